@@ -17,6 +17,9 @@ comma := ,
 # One empty file per set of extras says that pip has installed it: .installed-dev, .installed-gpu, .installed-none.
 installed = $(VENV)/.installed-$(subst $(comma),-,$(or $(strip $(1)),none))
 
+# Without EXTRAS only the CPU is installed for; saying so keeps a libtpu that the tests brought from looking for a TPU.
+on_cpu := $(if $(strip $(EXTRAS)),,JAX_PLATFORMS="$${JAX_PLATFORMS:-cpu}")
+
 .PHONY: help generate test lint format clean
 .DEFAULT_GOAL := help
 
@@ -25,16 +28,16 @@ help: ## Say what the targets do
 	@echo
 	@echo '  PROMPT="text"     what generate answers          ARGS="--seed 1"   more flags for generate'
 	@echo '  PYTHON=path       which Python makes the venv    VENV=dir          where the venv is ($(VENV))'
-	@echo '  EXTRAS=gpu        extras generate installs       JOBS=2            parallel test processes'
-	@echo '  TESTS="tests -k page"  which tests to run'
+	@echo '  EXTRAS=gpu        what else pip installs         JOBS=2            parallel test processes'
+	@echo '  TESTS="-k page"   which tests run, and any other flags of pytest'
 
 generate: $(call installed,$(EXTRAS)) ## Answer PROMPT with SmolLM2-135M-Instruct (downloaded once)
 	@$(call check_venv)
-	@"$(python)" -m scripts.generate --chat --prompt="$$PROMPT" $(ARGS)
+	@$(on_cpu) "$(python)" -m scripts.generate --chat --prompt="$$PROMPT" $(ARGS)
 
-test: $(call installed,dev) ## Run every test that needs no GPU
+test: $(call installed,dev) $(if $(EXTRAS),$(call installed,$(EXTRAS))) ## Run every test that needs no GPU
 	@$(call check_venv)
-	@JAX_PLATFORMS="$${JAX_PLATFORMS:-cpu}" "$(python)" -m pytest -n $(JOBS) --dist worksteal $(TESTS)
+	@$(on_cpu) "$(python)" -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 lint: $(call installed,dev) ## Check style and formatting with ruff
 	@$(call check_venv)
