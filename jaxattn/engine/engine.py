@@ -1,0 +1,266 @@
+"""The engine: requests in, tokens and text out. schedule -> run -> accept, once a step.
+
+It knows a callable `step(params, batch, caches) -> (logits, caches)`, never a model.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxattn.engine.buckets import Bucket, all_buckets, buckets_for
+from jaxattn.engine.config import EngineConfig
+from jaxattn.engine.pages import pages_for
+from jaxattn.engine.runner import Runner, Step
+from jaxattn.engine.scheduler import Scheduler
+from jaxattn.engine.sequence import SamplingParams, Sequence
+from jaxattn.engine.stats import Stats
+from jaxattn.engine.text import TextStream
+from jaxattn.paging import PagedKV
+
+Prompt = str | list[int]
+GREEDY = SamplingParams()
+# Called before each compile with (its number from 0, how many, the bucket).
+OnCompile = Callable[[int, int, Bucket], None]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a step gave one request.
+
+    index: the request. token_id: the new token. text: what may be shown now; it may lag behind the
+    tokens while a character or a possible stop string is incomplete. finish_reason: None, or
+    "stop" (end-of-text token, stop token or stop string) or "length", and then nothing follows.
+    """
+
+    index: int
+    token_id: int
+    text: str
+    finish_reason: str | None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished request. token_ids holds the end-of-text token where one ended it."""
+
+    index: int
+    token_ids: list[int]
+    text: str
+    finish_reason: str
+
+
+class Engine:
+    """Generates from many requests at once over a paged cache.
+
+    step, params: the model, see jaxattn.engine.runner.Step.
+    cache_spec: num_layers, num_kv_heads, head_dim, dtype (and head_dim_v) of the cache.
+    tokenizer: has encode(text) and stream(); None if prompts are ids and no text is wanted.
+    eos_token_ids: tokens that end a request. vocab_size: prompts with other ids are refused.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        params: Any,
+        cache_spec: Mapping[str, Any],
+        config: EngineConfig,
+        *,
+        vocab_size: int,
+        tokenizer: Any = None,
+        eos_token_ids: tuple[int, ...] = (),
+    ):
+        self.config = config
+        self.stats = Stats()
+        self._tokenizer = tokenizer
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._vocab_size = vocab_size
+        layer = {name: size for name, size in cache_spec.items() if name != "num_layers"}
+        caches = tuple(
+            PagedKV.create(config.num_pages, config.page_size, **layer)
+            for _ in range(cache_spec["num_layers"])
+        )
+        width = pages_for(config.max_model_len, config.page_size)
+        self._runner = Runner(step, params, caches, width)
+        self._scheduler = Scheduler(
+            config.num_pages, config.page_size, config.max_num_seqs, config.max_num_batched_tokens
+        )
+        self._warm = False
+        self._next_index = 0
+        self._texts: dict[int, TextStream] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def warm_up(self, on_compile: OnCompile | None = None) -> None:
+        """Compile everything that any request can need. After it nothing is ever compiled."""
+        config = self.config
+        self._compile(all_buckets(config.max_num_batched_tokens, config.max_num_seqs), on_compile)
+        self._warm = True
+
+    def add_request(self, prompt: Prompt, params: SamplingParams = GREEDY) -> int:
+        """Queue a request; returns its index, which counts up from 0.
+
+        ValueError if the prompt is empty, has an id out of the vocabulary, or leaves no room for a
+        token in max_model_len (it is never cut), or if the cache is too small for it alone.
+        """
+        token_ids = self._encode(prompt)
+        if params.stop and self._tokenizer is None:
+            raise ValueError(f"stop {params.stop!r} needs a tokenizer, and the engine has none")
+        sequence = Sequence(
+            index=self._next_index,
+            token_ids=token_ids,
+            num_prompt_tokens=len(token_ids),
+            max_tokens=min(len(token_ids) + params.max_new_tokens, self.config.max_model_len),
+            params=params,
+            seed=secrets.randbits(64) if params.seed is None else params.seed,
+        )
+        self._scheduler.add(sequence)
+        if self._tokenizer is not None:
+            self._texts[sequence.index] = TextStream(self._tokenizer.stream(), params.stop)
+        self._next_index += 1
+        return sequence.index
+
+    def abort(self, index: int) -> None:
+        """Drop a request, whether it waits or runs. Unknown or finished ones are left alone."""
+        for sequence in [*self._scheduler.running, *self._scheduler.waiting]:
+            if sequence.index == index:
+                self._scheduler.remove(sequence)
+                self._texts.pop(index, None)
+
+    def step(self) -> list[Output]:
+        """Run one step: an Output for each request that got a token. [] if there is no work.
+
+        RuntimeError if warm_up has not been called. FloatingPointError if the model's logits are
+        not finite.
+        """
+        start = time.perf_counter()
+        chunks = self._scheduler.schedule()
+        if not chunks:
+            return []
+        ids = self._runner.run(chunks)
+        self._scheduler.advance(chunks)
+        sampled = [(c.sequence, i) for c, i in zip(chunks, ids, strict=True) if c.samples]
+        outputs = [self._accept(sequence, token_id) for sequence, token_id in sampled]
+        self.stats.record(chunks, time.perf_counter() - start)
+        self.stats.preemptions = self._scheduler.num_preemptions
+        return outputs
+
+    def stream(
+        self,
+        prompts: list[Prompt],
+        params: SamplingParams | list[SamplingParams] = GREEDY,
+        on_compile: OnCompile | None = None,
+    ) -> Iterator[Output]:
+        """Generate for all prompts together, giving each token as it comes.
+
+        An Output's index is the prompt's place in `prompts`. Unless warm_up has been called, what
+        these prompts need is compiled first. Every prompt is checked before the first step; the
+        errors are those of add_request, and RuntimeError if other requests are under way. Closing
+        the iterator drops what is unfinished.
+        """
+        if self.has_work:
+            raise RuntimeError("stream and generate need an engine without other requests")
+        each = params if isinstance(params, list) else [params] * len(prompts)
+        first = self._next_index
+        try:
+            for prompt, prompt_params in zip(prompts, each, strict=True):
+                self.add_request(prompt, prompt_params)
+            if not self._warm:
+                self._compile(self._needed_buckets(), on_compile)
+            while self.has_work:
+                for output in self.step():
+                    yield replace(output, index=output.index - first)
+        finally:
+            for index in range(first, self._next_index):
+                self.abort(index)
+
+    def generate(
+        self,
+        prompts: list[Prompt],
+        params: SamplingParams | list[SamplingParams] = GREEDY,
+        on_compile: OnCompile | None = None,
+    ) -> list[Completion]:
+        """As `stream`, but all at once: a Completion for each prompt, in their order."""
+        token_ids: list[list[int]] = [[] for _ in prompts]
+        texts: list[list[str]] = [[] for _ in prompts]
+        reasons: list[str] = [""] * len(prompts)
+        for output in self.stream(prompts, params, on_compile):
+            token_ids[output.index].append(output.token_id)
+            texts[output.index].append(output.text)
+            reasons[output.index] = output.finish_reason or ""
+        return [
+            Completion(i, token_ids[i], "".join(texts[i]), reasons[i]) for i in range(len(prompts))
+        ]
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        """The prompt's ids, checked; errors name the prompt by the index it would have had."""
+        name = f"prompt {self._next_index}"
+        if len(prompt) == 0:
+            raise ValueError(f"{name} is empty: it must have at least one character or id")
+        if isinstance(prompt, str):
+            if self._tokenizer is None:
+                raise ValueError(f"{name} is text, and the engine has no tokenizer: give ids")
+            prompt = self._tokenizer.encode(prompt)
+        token_ids = [int(token_id) for token_id in prompt]
+        wrong = [i for i in token_ids if not 0 <= i < self._vocab_size]
+        if wrong:
+            raise ValueError(
+                f"{name} has the id {wrong[0]}: ids must be from 0 to {self._vocab_size - 1}"
+            )
+        room = self.config.max_model_len - 1
+        if not 1 <= len(token_ids) <= room:
+            raise ValueError(
+                f"{name} has {len(token_ids)} tokens: it must have from 1 to {room}, so that with "
+                f"one generated token it fits max_model_len {self.config.max_model_len}"
+            )
+        return token_ids
+
+    def _needed_buckets(self) -> list[Bucket]:
+        waiting = self._scheduler.waiting
+        longest = sorted(sequence.max_tokens for sequence in waiting)[-self.config.max_num_seqs :]
+        pages = sum(pages_for(length, self.config.page_size) for length in longest)
+        return buckets_for(
+            [len(sequence.token_ids) for sequence in waiting],
+            self.config.max_num_batched_tokens,
+            self.config.max_num_seqs,
+            longest_recompute=longest[-1] if pages > self.config.num_pages else 0,
+        )
+
+    def _compile(self, buckets: list[Bucket], on_compile: OnCompile | None) -> None:
+        missing = [bucket for bucket in buckets if bucket not in self._runner.buckets]
+        for number, bucket in enumerate(missing):
+            if on_compile is not None:
+                on_compile(number, len(missing), bucket)
+            self.stats.compile_seconds += self._runner.compile(bucket)
+        # Steps must not outgrow what is compiled: longer prompts run in more chunks instead.
+        self._scheduler.max_num_batched_tokens = min(
+            self.config.max_num_batched_tokens, max(bucket.tokens for bucket in buckets)
+        )
+        self._scheduler.max_num_seqs = min(
+            self.config.max_num_seqs, max(bucket.seqs for bucket in buckets)
+        )
+
+    def _accept(self, sequence: Sequence, token_id: int) -> Output:
+        """Add a sampled token to its sequence, and end the sequence where it ends."""
+        if token_id < 0:
+            raise FloatingPointError(
+                f"the model's logits for request {sequence.index} at position "
+                f"{len(sequence.token_ids)} are not finite"
+            )
+        sequence.token_ids.append(token_id)
+        params, text = sequence.params, self._texts.get(sequence.index)
+        is_end = token_id in params.stop_token_ids or (
+            token_id in self._eos_token_ids and not params.ignore_eos
+        )
+        shown = text.push(token_id) if text is not None and not is_end else ""
+        if is_end or (text is not None and text.stopped):
+            sequence.finish_reason = "stop"
+        elif len(sequence.token_ids) == sequence.max_tokens:
+            sequence.finish_reason = "length"
+        if sequence.finish_reason is not None:
+            self._scheduler.remove(sequence)
+            shown += text.flush() if text is not None else ""
+            self._texts.pop(sequence.index, None)
+        return Output(sequence.index, token_id, shown, sequence.finish_reason)

@@ -1,0 +1,78 @@
+"""The runner: compiles a step for each bucket, ahead, and runs steps in them. It owns the cache."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxattn.engine.buckets import Bucket, smallest_holding
+from jaxattn.engine.inputs import StepInputs, packed_size, unpack
+from jaxattn.engine.sampling import sample
+from jaxattn.engine.scheduler import Chunk
+from jaxattn.paging import PagedKV
+
+# (params, batch, caches) -> (logits f32[N, V], caches), pure; see jaxattn.batch.Batch.
+Step = Callable[[Any, Any, tuple[PagedKV, ...]], tuple[jax.Array, tuple[PagedKV, ...]]]
+
+
+class Runner:
+    """Runs chunks through `step` and samples, one compiled program a bucket.
+
+    It never compiles while it runs: a step that fits no compiled bucket raises RuntimeError.
+    """
+
+    def __init__(self, step: Step, params: Any, caches: tuple[PagedKV, ...], table_width: int):
+        """caches: one PagedKV a layer, which the runner donates and replaces at every step.
+
+        table_width: the most pages a sequence can have.
+        """
+        self._step = step
+        self._params = params
+        self._caches = caches
+        self._width = table_width
+        self._page_size = caches[0].page_size
+        self._programs: dict[Bucket, tuple[Callable, StepInputs]] = {}
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        return sorted(self._programs)
+
+    def compile(self, bucket: Bucket) -> float:
+        """Compile one bucket unless it is; returns the seconds it took."""
+        if bucket in self._programs:
+            return 0.0
+        start = time.perf_counter()
+
+        def run(params, packed, caches):
+            batch, rows = unpack(packed, bucket, self._width)
+            logits, caches = self._step(params, batch, caches)
+            # The length is the place of the token to come.
+            return sample(logits, rows, batch.seq_lens), caches
+
+        packed = jax.ShapeDtypeStruct((packed_size(bucket, self._width),), jnp.int32)
+        lowered = jax.jit(run, donate_argnums=2).lower(self._params, packed, self._caches)
+        inputs = StepInputs(bucket, self._width, self._page_size)
+        self._programs[bucket] = (lowered.compile(), inputs)
+        return time.perf_counter() - start
+
+    def run(self, chunks: list[Chunk]) -> list[int]:
+        """Store the chunks' keys and values and sample after each: an id a chunk.
+
+        The id of a chunk that ends before its sequence does means nothing. An id of -1 means that
+        the logits were not finite. RuntimeError if no compiled bucket holds the step.
+        """
+        tokens = sum(chunk.length for chunk in chunks)
+        bucket = smallest_holding(self._programs, tokens, len(chunks))
+        if bucket is None:
+            raise RuntimeError(
+                f"a step of {tokens} tokens of {len(chunks)} sequences fits no compiled bucket: "
+                f"{', '.join(f'{t}x{n}' for t, n in self.buckets) or 'none is compiled'}"
+            )
+        program, inputs = self._programs[bucket]
+        inputs.fill(chunks)
+        # Waiting for the ids here also makes it safe to write into `inputs` again.
+        ids, self._caches = program(self._params, inputs.packed, self._caches)
+        return np.asarray(ids)[: len(chunks)].tolist()
