@@ -31,9 +31,9 @@ def stand_in(path: Path, probe_patch: str = "") -> Path:
     return executable(path, f'#!/bin/sh\nexec "{sys.executable}" -c "{probe_patch}\n$2"\n')
 
 
-def find_python(*arguments: str, path: Path, home: Path, **environment: str):
+def find_python(*arguments: str, path: Path | str, home: Path, **environment: str):
     """Run the search with nothing on PATH but `path` and the system's tools, python excluded."""
-    tools = path.parent / "tools"
+    tools = home / "tools"
     tools.mkdir(exist_ok=True)
     for tool in ("sh", "head", "env"):
         link = tools / tool
@@ -66,11 +66,10 @@ def test_a_dead_shim_is_passed_over_for_the_next_name(tmp_path):
 def test_finds_the_version_that_pyenv_hides(tmp_path, where):
     root = tmp_path / (".pyenv" if where == "HOME" else "pyenv")
     executable(root / "shims" / "python3.12", DEAD_SHIM)
-    executable(root / "shims" / "python3", DEAD_SHIM)
+    executable(tmp_path / "system" / "python3", DEAD_SHIM)
     stand_in(root / "versions" / "3.12.1" / "bin" / "python")
     environment = {"PYENV_ROOT": str(root)} if where == "PYENV_ROOT" else {}
-    path = root / "shims" if where == "shim" else tmp_path / "bin"
-    path.mkdir(exist_ok=True)
+    path = f"{tmp_path / 'system'}:{root / 'shims'}" if where == "shim" else tmp_path / "system"
     found = find_python(path=path, home=tmp_path, **environment)
     assert (found.returncode, found.stdout) == (0, sys.executable + "\n")
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Print the path of a CPython that can hold the project's virtual environment: 3.12 or newer, with venv and ensurepip.
 #
-#   tools/find_python.sh            look on PATH, then among the versions that pyenv, uv and Homebrew keep off it
+#   tools/find_python.sh            look on PATH, then among the versions that pyenv and uv keep off it
 #   tools/find_python.sh COMMAND    take exactly this interpreter, or say why not
 #
 # A name on PATH proves nothing: pyenv puts a `python3.12` there that only prints an error unless the version is
@@ -27,7 +27,7 @@ print(sys.executable)
 # Ends the script when $1 fits. A Python that is new enough and still refused (no venv module, say) is remembered.
 refusal=
 try() {
-    path=$("$1" -c "$probe" 2>/dev/null) && printf '%s\n' "$path" && exit 0
+    "$1" -c "$probe" 2>/dev/null && exit 0
     why=$("$1" -c "$probe" 2>&1 | head -n 1)
     case $why in
     "has no "* | "is a free"*) refusal=${refusal:-"$1 $why"} ;;
@@ -41,23 +41,20 @@ if [ $# -gt 0 ]; then
     exit 1
 fi
 
+shims=
 for name in python3.12 python3.13 python3.14 python3 python; do
-    command -v "$name" >/dev/null 2>&1 && try "$name"
+    path=$(command -v "$name" 2>/dev/null) || continue
+    try "$name"
+    case $path in */shims/*) shims=${path%/shims/*} ;; esac
 done
 
-shim=$(command -v python3 2>/dev/null || command -v python 2>/dev/null)
-for root in "${PYENV_ROOT-}" "$(pyenv root 2>/dev/null)" "${shim%/shims/*}" "${HOME-}/.pyenv"; do
+for root in "${PYENV_ROOT-}" "$(pyenv root 2>/dev/null)" "$shims" "${HOME-}/.pyenv"; do
     for path in "$root"/versions/3.1[2-9]*/bin/python "$root"/versions/3.[2-9][0-9]*/bin/python; do
         [ -x "$path" ] && try "$path"
     done
 done
 
-for path in \
-    "${XDG_DATA_HOME:-${HOME-}/.local/share}"/uv/python/cpython-3.1[2-9]*/bin/python3 \
-    /opt/homebrew/opt/python@3.1[2-9]/bin/python3.1[2-9] \
-    /usr/local/opt/python@3.1[2-9]/bin/python3.1[2-9] \
-    /usr/local/bin/python3.1[2-9] \
-    /opt/python*/bin/python3; do
+for path in "${XDG_DATA_HOME:-${HOME-}/.local/share}"/uv/python/cpython-3.*/bin/python3; do
     [ -x "$path" ] && try "$path"
 done
 
