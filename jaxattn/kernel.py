@@ -1,0 +1,203 @@
+"""The forward body, written once: one block of query rows against the keys of its sequence.
+
+Rows are (query, head of the group) pairs, ``row // group`` the query: prefill and decode differ
+only in how many queries a block has. A target gives
+
+* a source: ``width`` keys a tile, ``shift`` (where key 0 stands in tile 0), ``ragged`` (shift
+  may not be 0),
+  ``begin(first, last, span)`` and ``take(j, last, bounds) -> k [width, D], v [width, Dv]``, where
+  ``bounds`` is None for a tile that lies wholly inside the span, else the span ``(lo, hi)``:
+  what lies outside it need not be loaded and may hold anything;
+* an environment, :class:`Env`, for what masks and scores read.
+
+The loop keeps (m, l, acc) of :mod:`jaxattn.tile` over tiles first..last in three ranges: masked,
+full, masked. Per full tile: 2 rows width (D + Dv) FLOPs and width (D + Dv) elements moved.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from jaxattn import tile
+from jaxattn.masks import Span
+
+__all__ = ["Env", "Rows", "attend"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The query rows of one item. All but ``rows`` and ``group`` are traced int32 scalars."""
+
+    rows: int  # rows of the tile, padding included
+    group: int  # query heads a kv head
+    kv_head: Any
+    seq: Any  # clipped to a real sequence
+    start: Any  # first query inside its sequence
+    count: Any  # queries that are real
+    packed_start: Any  # packed row of query 0 of the sequence
+    q_len: Any
+    kv_len: Any
+
+    def query(self):
+        """``i32[rows, 1]``: which query of the block. Padding rows repeat the last one, so that they
+        ask for no key that no real row asks for."""
+        return jnp.minimum(self._query(), jnp.maximum(self.count - 1, 0))
+
+    def real(self):
+        """``bool[rows, 1]``: rows that are not padding."""
+        return self._query() < self.count
+
+    def head(self):
+        """``i32[rows, 1]``: the query head."""
+        return self.kv_head * self.group + lax.rem(_rows(self.rows), self.group)
+
+    def packed(self):
+        """``i32[rows, 1]``: the packed query row."""
+        return self.packed_start + self.start + self.query()
+
+    def position(self):
+        """The absolute position of the block's first query."""
+        return self.kv_len - self.q_len + self.start
+
+    def _query(self):
+        r = _rows(self.rows)
+        return r if self.group == 1 else lax.div(r, jnp.int32(self.group))
+
+
+def _rows(n):
+    return lax.broadcasted_iota(jnp.int32, (n, 1), 0)
+
+
+class Env:
+    """What a mask or score reads about one tile; a target fills in how.
+
+    ``tile_index``, ``k_first`` and ``width`` say which key tile is in hand; None outside tiles.
+    """
+
+    def __init__(self, rows: Rows, tile_index=None, k_first=None, width=None):
+        self.rows, self.tile_index, self.k_first, self.width = rows, tile_index, k_first, width
+
+    @property
+    def k_idx(self):
+        """``i32[1, width]``: the key positions of the tile."""
+        return self.k_first + lax.broadcasted_iota(jnp.int32, (1, self.width), 1)
+
+    def scalar(self, operand, *index):
+        """One number of a PerSequence operand of this sequence."""
+        return operand.value[(self.rows.seq, *index)]
+
+    def per_head(self, operand):
+        """``f32[rows, 1]`` of a PerHead operand."""
+        first = self.rows.kv_head * self.rows.group
+        member = lax.rem(_rows(self.rows.rows), self.rows.group)
+        out = jnp.full((self.rows.rows, 1), operand.value[first], jnp.float32)
+        for g in range(1, self.rows.group):
+            out = jnp.where(member == g, operand.value[first + g], out)
+        return out
+
+    def at_query(self, operand):
+        """``i32[rows, 1]`` of a PerQuery operand."""
+        raise NotImplementedError
+
+    def at_key(self, operand):
+        """``i32[1, keys]`` of a PerKey operand."""
+        raise NotImplementedError
+
+    def at_pair(self, operand):
+        """``[rows, keys]`` of a PerPair operand; 0 past its last column."""
+        raise NotImplementedError
+
+
+def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv: int, part=None):
+    """Attention of ``q [rows, D]`` over the keys its mask keeps.
+
+    ``env_at(tile_index, k_first, width)`` makes an :class:`Env`. ``part`` is an optional ``(lo, hi)`` of key
+    positions to stay inside. Returns ``out f32[rows, dv]`` and ``lse f32[rows, 1]``.
+    """
+    q_pos = rows.position()
+    q_idx = q_pos + rows.query()
+    whole = env_at()
+    span = mask.span(q_pos, q_pos + rows.count, whole).clip(0, rows.kv_len)
+    if part is not None:
+        span = span.clip(*part)
+    first, full_first, full_last, last = _tiles(span, source.width, source.shift)
+    alter_at = _alter(scores, q_idx)
+
+    def plain(j, state):
+        k, v = source.take(j, last, None)
+        s = tile.logits(q, k, scale, alter_at(_env(env_at, source, j)))
+        return tile.absorb(state, s, v)
+
+    def masked(j, state):
+        env = _env(env_at, source, j)
+        k_idx = env.k_idx
+        keep = mask.keep(q_idx, k_idx, env) & (k_idx >= span.lo) & (k_idx < span.hi)
+        keep = jnp.broadcast_to(keep, (rows.rows, source.width))
+
+        def work(state):
+            k, v = source.take(j, last, (span.lo, span.hi))
+            s = tile.logits(q, k, scale, alter_at(env))
+            return tile.absorb(state, s, _known(v, keep, env.k_first, span, mask.holes), keep)
+
+        if not mask.holes:
+            return work(state)
+        return lax.cond(jnp.max(jnp.where(keep, 1.0, 0.0)) > 0.0, work, lambda s: s, state)
+
+    state = tile.init(rows.rows, dv, None if sinks is None else whole.per_head(sinks))
+    source.begin(first, last, span)
+    if mask.ragged_left or source.ragged:
+        state = lax.fori_loop(first, full_first, masked, state)
+    state = lax.fori_loop(full_first, full_last, plain, state)
+    state = lax.fori_loop(full_last, last, masked, state)
+    return tile.finish(state)
+
+
+def _tiles(span: Span, width: int, shift):
+    """Tile indices ``first <= full_first <= full_last <= last``; first == last when none matters."""
+    some = span.hi > span.lo
+    first = jnp.where(some, lax.div(span.lo + shift, width), 0)
+    last = jnp.where(some, lax.div(span.hi + shift + (width - 1), width), first)
+    full_first = lax.div(jnp.maximum(span.full_lo + shift, 0) + (width - 1), width)
+    full_last = lax.div(jnp.maximum(span.full_hi + shift, 0), width)
+    full_first = jnp.clip(full_first, first, last)
+    full_last = jnp.clip(full_last, full_first, last)
+    # Without a full tile, all tiles go to the right-hand masked loop, the one every mask has.
+    any_full = full_last > full_first
+    return first, jnp.where(any_full, full_first, first), jnp.where(any_full, full_last, first), last
+
+
+def _env(env_at, source, j):
+    return env_at(j, j * source.width - source.shift, source.width)
+
+
+def _alter(scores, q_idx):
+    """``env -> (logits -> logits)``, or None when there is nothing to do."""
+    if not scores:
+        return lambda env: None
+
+    def at(env):
+        def alter(s):
+            for score in scores:
+                s = score.apply(s, q_idx, env.k_idx, env)
+            return s
+
+        return alter
+
+    return at
+
+
+def _known(v, keep, k_first, span, holes):
+    """``v`` with 0 for the keys that no row keeps: they may be NaN, and 0 * NaN is NaN."""
+    if not holes:
+        width = v.shape[0]
+        key = lax.broadcasted_iota(jnp.int32, (width, 1), 0) + k_first
+        return jnp.where((key >= span.lo) & (key < span.hi), v, jnp.zeros_like(v))
+    # The column of "some row keeps it" as a product, which every target can do without a relayout.
+    kept = jnp.where(keep, 1.0, 0.0).astype(v.dtype)
+    ones = jnp.ones((keep.shape[0], v.shape[1]), v.dtype)
+    some = lax.dot_general(
+        kept, ones, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32
+    )
+    return jnp.where(some > 0.0, v, jnp.zeros_like(v))

@@ -1,0 +1,90 @@
+"""One attention call in the form every target takes: packed queries, and keys behind a source."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxattn.masks import Mask
+from jaxattn.operands import PerHead
+from jaxattn.paging import PagedKV
+from jaxattn.schedule import Schedule, schedule
+
+__all__ = ["Packed", "Paged", "Problem", "Tiles"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    """Static tile sizes: queries an item, keys a tile. Rows of a tile are ``block_q * group``.
+
+    ``num_warps`` and ``num_stages`` are for Triton; None leaves them to the target.
+    """
+
+    block_q: int
+    block_k: int
+    num_warps: int | None = None
+    num_stages: int | None = None
+
+    def __post_init__(self):
+        for name in ("block_q", "block_k"):
+            n = getattr(self, name)
+            if n < 1:
+                raise ValueError(f"Tiles {name}={n}: must be at least 1")
+        if self.block_k & (self.block_k - 1):
+            raise ValueError(f"Tiles block_k={self.block_k}: must be a power of two")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Dense keys: ``k [S, K, D]``, ``v [S, K, Dv]``; sequence n's start at row ``starts[n]``."""
+
+    k: jax.Array
+    v: jax.Array
+    starts: jax.Array  # i32[N]
+
+    num_kv_heads = property(lambda self: self.k.shape[1])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Paged:
+    """Keys in a cache: key t of sequence n is in page ``tables[n, t // page_size]``."""
+
+    cache: PagedKV
+    tables: jax.Array  # i32[N, W]
+
+    k = property(lambda self: self.cache.k)
+    v = property(lambda self: self.cache.v)
+    num_kv_heads = property(lambda self: self.cache.num_kv_heads)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What to compute. Masks and scores hold operands already bound to the call's layout."""
+
+    q: jax.Array  # [T, H, D]
+    keys: Packed | Paged
+    cu_q_lens: jax.Array  # i32[N + 1]
+    kv_lens: jax.Array  # i32[N]
+    key_base: jax.Array  # i32[N] where sequence n's entries of a PerKey operand begin
+    mask: Mask
+    scores: tuple
+    sinks: PerHead | None
+    scale: float = dataclasses.field(metadata={"static": True})
+    max_keys: int = dataclasses.field(metadata={"static": True})  # no kv_len is longer
+
+    @property
+    def group(self) -> int:
+        """Query heads a kv head."""
+        return self.q.shape[1] // self.keys.num_kv_heads
+
+    @property
+    def num_seqs(self) -> int:
+        return self.kv_lens.shape[0]
+
+    def items(self, block_q: int) -> tuple[Schedule, jax.Array]:
+        """The work items, and kv_lens with an entry for the sequence of the padding rows."""
+        plan = schedule(self.cu_q_lens, self.q.shape[0], block_q)
+        return plan, jnp.append(self.kv_lens, 0).astype(jnp.int32)

@@ -1,0 +1,45 @@
+"""Which work item does which queries: plain jnp, computed once a step and shared by all layers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["Schedule", "item_bound", "schedule"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """I work items, each one block of ``block_q`` queries of one sequence; int32.
+
+    Rows past the last sequence form one more sequence, number N, without keys, so that every row
+    of the output belongs to exactly one item.
+    """
+
+    seq: jax.Array  # [I] the item's sequence
+    start: jax.Array  # [I] its first query inside the sequence
+    count: jax.Array  # [I] its queries: 0 in the unused items, which come last
+    items: jax.Array  # [] how many items are used
+
+
+def item_bound(num_tokens: int, num_seqs: int, block_q: int) -> int:
+    """The most items that ``num_tokens`` rows in ``num_seqs`` sequences and the padding can need."""
+    extra = (num_seqs + 1) * (block_q - 1)
+    return min(num_tokens, (num_tokens + extra) // block_q) if num_tokens else 0
+
+
+def schedule(cu_q_lens: jax.Array, num_tokens: int, block_q: int) -> Schedule:
+    """The work items for ``cu_q_lens i32[N + 1]`` over ``num_tokens`` rows."""
+    num_seqs = cu_q_lens.shape[0] - 1
+    cu = jnp.append(cu_q_lens, num_tokens).astype(jnp.int32)
+    q_lens = cu[1:] - cu[:-1]
+    blocks = (q_lens + block_q - 1) // block_q
+    ends = jnp.cumsum(blocks, dtype=jnp.int32)
+    item = jnp.arange(item_bound(num_tokens, num_seqs, block_q), dtype=jnp.int32)
+    seq = jnp.searchsorted(ends, item, side="right").astype(jnp.int32)
+    used = seq <= num_seqs
+    seq = jnp.minimum(seq, num_seqs)
+    start = (item - (ends - blocks)[seq]) * block_q
+    count = jnp.where(used, jnp.minimum(q_lens[seq] - start, block_q), 0)
+    return Schedule(seq, jnp.where(used, start, 0), count, ends[-1])

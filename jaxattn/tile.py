@@ -1,0 +1,85 @@
+"""The online softmax, on one tile of arrays. The only place in the package where it is written.
+
+For logits s_j of one query row over the keys seen so far the state is
+
+    m = max_j s_j,    l = sum_j 2^(s_j - m),    acc = sum_j 2^(s_j - m) v_j
+
+with s in base 2 (log2(e) folded into the scale), so that acc / l is the softmax-weighted mean of v
+and (m + log2 l) ln 2 its log-sum-exp. Absorbing a tile of ``keys`` keys costs
+2 rows keys (D + Dv) FLOPs of products and one exp2 a logit (Milakov & Gimelshein 2018; Dao et al. 2022).
+"""
+
+import jax.numpy as jnp
+from jax import lax
+
+__all__ = ["LN2", "LOG2E", "absorb", "finish", "init", "merge"]
+
+LOG2E = 1.4426950408889634
+LN2 = 0.6931471805599453
+MASKED = -1e30  # finite, so that a row whose keys are all masked so far gives 0, not inf - inf
+
+
+def init(rows: int, dv: int, sink=None):
+    """The state of no keys: ``m, l f32[rows, 1]``, ``acc f32[rows, dv]``.
+
+    ``sink f32[rows, 1]`` is a natural-unit logit that takes part in the sum with no value.
+    """
+    acc = jnp.zeros((rows, dv), jnp.float32)
+    if sink is None:
+        return jnp.full((rows, 1), MASKED, jnp.float32), jnp.zeros((rows, 1), jnp.float32), acc
+    return sink * LOG2E, jnp.ones((rows, 1), jnp.float32), acc
+
+
+def logits(q, k, scale: float, alter=None):
+    """Base-2 logits ``f32[rows, keys]`` of ``q [rows, D]`` and ``k [keys, D]``.
+
+    ``alter`` maps natural-unit logits to natural-unit logits (soft cap, biases).
+    """
+    s = _dot(q, k, (((1,), (1,)), ((), ())))
+    if alter is None:
+        return s * (scale * LOG2E)
+    return alter(s * scale) * LOG2E
+
+
+def absorb(state, s, v, keep=None):
+    """The state after the keys of one tile: logits ``s f32[rows, keys]``, values ``v [keys, Dv]``,
+    ``keep`` booleans broadcastable to s, or None when every key is kept."""
+    m, l, acc = state
+    if keep is not None:
+        s = jnp.where(keep, s, MASKED)
+    m_new = jnp.maximum(m, jnp.max(s, axis=1, keepdims=True))
+    p = jnp.exp2(s - m_new)
+    if keep is not None:
+        p = jnp.where(keep, p, 0.0)
+    decay = jnp.exp2(m - m_new)
+    pv = _dot(p.astype(v.dtype), v, (((1,), (0,)), ((), ())))
+    return m_new, l * decay + jnp.sum(p, axis=1, keepdims=True), acc * decay + pv
+
+
+def finish(state):
+    """``out f32[rows, dv]`` and natural-log ``lse f32[rows, 1]``; an empty row is 0 and -inf."""
+    m, l, acc = state
+    empty = l == 0.0
+    some = jnp.where(empty, 1.0, l)
+    return acc / some, jnp.where(empty, -jnp.inf, (m + jnp.log2(some)) * LN2)
+
+
+def merge(out_a, lse_a, out_b, lse_b):
+    """Attention over the union of two disjoint key sets, from each set's output and natural-log
+    lse (``[..., Dv]`` and ``[...]``, f32). -inf marks an empty set."""
+    top = jnp.maximum(lse_a, lse_b)
+    top = jnp.where(jnp.isneginf(top), 0.0, top)
+    a, b = jnp.exp2((lse_a - top) * LOG2E), jnp.exp2((lse_b - top) * LOG2E)
+    total = a + b
+    some = jnp.where(total == 0.0, 1.0, total)
+    share_a, share_b = (a / some)[..., None], (b / some)[..., None]
+    # A set of weight 0 is left out, not multiplied: its output may be anything.
+    out = jnp.where(share_a == 0.0, 0.0, out_a * share_a)
+    out = out + jnp.where(share_b == 0.0, 0.0, out_b * share_b)
+    return out, jnp.where(total == 0.0, -jnp.inf, top + jnp.log2(some) * LN2)
+
+
+def _dot(a, b, dims):
+    # f32 inputs keep f32 products: the default rounds them to bf16 on TPU and to TF32 on GPU.
+    precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    return lax.dot_general(a, b, dims, precision=precision, preferred_element_type=jnp.float32)

@@ -1,0 +1,204 @@
+"""NVIDIA and AMD GPUs: the shared body over gathered loads, compiled by Triton.
+
+The only file that knows Pallas' Triton backend. It has no scratch memory and no scalar prefetch,
+takes arrays whose sizes are powers of two, and hides latency by itself: a source is a load.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plt
+
+from jaxattn.kernel import Env, Rows, attend
+from jaxattn.problem import Packed, Problem, Tiles
+
+__all__ = ["default_tiles", "reason_not", "run"]
+
+MIN_DOT = 16  # Triton's smallest side of a product
+
+
+def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
+    """Why this target cannot do the problem, or None."""
+    del problem
+    if tiles is not None and tiles.block_k < MIN_DOT:
+        return f"tiles.block_k={tiles.block_k}: Triton needs at least {MIN_DOT}"
+    return None
+
+
+def default_tiles(problem: Problem) -> Tiles:
+    """Few rows (decode): long tiles in flight. Many: as many rows as registers hold."""
+    group, d = problem.group, max(problem.q.shape[-1], problem.keys.v.shape[-1])
+    wide = d > 128 or problem.q.dtype == jnp.float32
+    mean = -(-problem.q.shape[0] // max(problem.num_seqs, 1))
+    rows = min(_pow2(mean * group), 64 if wide else 128)
+    block_k = min(32 if wide else 64, _pow2(max(problem.max_keys, 1)))
+    warps = 8 if rows >= 128 and d <= 64 else 4
+    stages = 2 if wide else 3
+    return Tiles(max(1, rows // group), max(MIN_DOT, block_k), warps, stages)
+
+
+def run(problem: Problem, tiles: Tiles | None, interpreter=None):
+    """``out [T, H, Dv]`` in q's dtype and ``lse f32[T, H]`` (natural log)."""
+    tiles = tiles or default_tiles(problem)
+    plan, kv_lens = problem.items(tiles.block_q)
+    num_tokens, heads, _ = problem.q.shape
+    keys = problem.keys
+    where = keys.starts if isinstance(keys, Packed) else keys.tables
+    cu = jnp.append(problem.cu_q_lens, num_tokens).astype(jnp.int32)
+    index = (plan.seq, plan.start, plan.count, cu, kv_lens, where, problem.key_base)
+    leaves, tree = jax.tree.flatten((problem.mask, problem.scores, problem.sinks))
+    operands = (*index, problem.q, keys.k, keys.v, *leaves)
+    shapes = (
+        jax.ShapeDtypeStruct((num_tokens, heads, keys.v.shape[-1]), problem.q.dtype),
+        jax.ShapeDtypeStruct((num_tokens, heads), jnp.float32),
+    )
+    kernel = functools.partial(
+        _kernel,
+        tree=tree,
+        tiles=tiles,
+        group=problem.group,
+        scale=problem.scale,
+        num_seqs=problem.num_seqs,
+        paged=not isinstance(keys, Packed),
+    )
+    return pl.pallas_call(
+        kernel,
+        grid=(plan.seq.shape[0], keys.num_kv_heads),
+        in_specs=[_whole(x) for x in operands],
+        out_specs=[_whole(x) for x in shapes],
+        out_shape=shapes,
+        compiler_params=plt.CompilerParams(
+            num_warps=tiles.num_warps or 4, num_stages=tiles.num_stages or 2
+        ),
+        interpret=interpreter is not None,
+        name="jaxattn_forward",
+    )(*operands)
+
+
+def _whole(x):
+    return pl.BlockSpec(x.shape, lambda *_: (0,) * len(x.shape))
+
+
+def _kernel(*refs, tree, tiles, group, scale, num_seqs, paged):
+    seqs, starts, counts, cu, kv_lens, where, key_base, q_ref, k_ref, v_ref, *rest = refs
+    *leaves, out_ref, lse_ref = rest
+    item, head = pl.program_id(0), pl.program_id(1)
+    count = counts[item]
+
+    @pl.when(count > 0)
+    def _():
+        seq = seqs[item]
+        rows = Rows(
+            rows=max(_pow2(tiles.block_q * group), MIN_DOT),
+            group=group,
+            kv_head=head,
+            seq=jnp.minimum(seq, num_seqs - 1),
+            start=starts[item],
+            count=count,
+            packed_start=cu[seq],
+            q_len=cu[seq + 1] - cu[seq],
+            kv_len=kv_lens[seq],
+        )
+        mask, scores, sinks = jax.tree.unflatten(tree, leaves)
+        source = LoadTiles(k_ref, v_ref, where, rows.seq, head, tiles.block_k, paged)
+        env_at = functools.partial(LoadEnv, rows, key_base)
+        dv = v_ref.shape[-1]
+        q = _load(q_ref, (rows.packed(), rows.head()), rows.real())
+        out, lse = attend(
+            q, source, env_at, rows, mask, scores, sinks, scale, _pow2_dim(dv)
+        )
+        place = (rows.packed(), rows.head())
+        _store(out_ref, place, out.astype(out_ref.dtype), rows.real())
+        plt.store(lse_ref.at[place], lse, mask=rows.real())
+
+
+class LoadTiles:
+    """Key tiles by gathered loads; the hardware and Triton's pipeliner hide the latency."""
+
+    shift = 0
+    ragged = False
+
+    def __init__(self, k_ref, v_ref, where, seq, head, width, paged):
+        self.k_ref, self.v_ref, self.where = k_ref, v_ref, where
+        self.seq, self.head, self.width, self.paged = seq, head, width, paged
+
+    def begin(self, first, last, span):
+        pass
+
+    def take(self, j, last, bounds):
+        key = j * self.width + _column(self.width)
+        ok = None if bounds is None else (key >= bounds[0]) & (key < bounds[1])
+        if not self.paged:
+            place = (self.where[self.seq] + key, self.head)
+        else:
+            page_size = self.k_ref.shape[2]
+            entry = self.where.at[self.seq, lax.div(key, page_size)]
+            page = plt.load(entry) if ok is None else plt.load(entry, mask=ok, other=0)
+            place = (page, self.head, lax.rem(key, page_size))
+        return _load(self.k_ref, place, ok), _load(self.v_ref, place, ok)
+
+
+class LoadEnv(Env):
+    """Masks and scores read their operands by loads of the shape of the tile."""
+
+    def __init__(self, rows, key_base, *where):
+        super().__init__(rows, *where)
+        self.key_base = key_base
+
+    def at_query(self, operand):
+        return plt.load(operand.value.at[self.rows.packed()])
+
+    def at_key(self, operand):
+        place = self.key_base[self.rows.seq] + self.k_idx
+        inside = self.k_idx < self.rows.kv_len
+        return plt.load(operand.value.at[place], mask=inside, other=0)
+
+    def at_pair(self, operand):
+        ref, rows, k_idx = operand.value, self.rows, self.k_idx
+        shape = (rows.rows, self.width)
+        head = rows.head() if ref.shape[0] > 1 else 0
+        row = {
+            "global": rows.packed,
+            "local": lambda: rows.start + rows.query(),
+            "sequence": lambda: rows.seq,
+            "one": lambda: 0,
+        }[operand.rows]()
+        spread = lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.int32), shape)  # noqa: E731
+        inside = spread(k_idx) < ref.shape[2]
+        place = (spread(head), spread(row), spread(k_idx))
+        return plt.load(ref.at[place], mask=inside, other=0)
+
+
+def _load(ref, place, ok):
+    """Rows of ``ref`` at ``place`` with the last axis padded to a power of two by zeros."""
+    d, padded = ref.shape[-1], _pow2_dim(ref.shape[-1])
+    lane = lax.broadcasted_iota(jnp.int32, (1, padded), 1)
+    if padded != d:
+        ok = lane < d if ok is None else ok & (lane < d)
+    at = ref.at[(*place, lane)]
+    if ok is None:
+        return plt.load(at)
+    rows = max(x.shape[0] for x in place if getattr(x, "ndim", 0))
+    return plt.load(at, mask=jnp.broadcast_to(ok, (rows, padded)), other=0.0)
+
+
+def _store(ref, place, x, ok):
+    d, padded = ref.shape[-1], x.shape[-1]
+    lane = lax.broadcasted_iota(jnp.int32, (1, padded), 1)
+    ok = jnp.broadcast_to(ok & (lane < d), x.shape)
+    plt.store(ref.at[(*place, lane)], x, mask=ok)
+
+
+def _column(n):
+    return lax.broadcasted_iota(jnp.int32, (n, 1), 0)
+
+
+def _pow2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _pow2_dim(d: int) -> int:
+    return max(_pow2(d), MIN_DOT)
