@@ -109,16 +109,17 @@ def test_files_named_in_code_exist(page):
         )
 
 
-def python_blocks():
-    for page in PAGES:
-        for number, (language, body) in enumerate(FENCE.findall(read(page))):
-            if language == "python":
-                yield pytest.param(page, body, id=f"{page}-{number}")
+PYTHON = [
+    pytest.param(page, body, id=f"{page}-{number}")
+    for page in PAGES
+    for number, (language, body) in enumerate(FENCE.findall(read(page)))
+    if language == "python"
+]
 
 
-@pytest.mark.parametrize(("page", "body"), python_blocks())
+@pytest.mark.parametrize(("page", "body"), PYTHON)
 def test_python_blocks_run_on_cpu(page, body):
-    exec(compile(body, page, "exec"), {"__name__": "readme"})
+    exec(compile(body, page, "exec"), {"__name__": "page"})
 
 
 def mask_names():
@@ -129,7 +130,7 @@ def mask_names():
 
 
 def drawings():
-    blocks = re.findall(r"^### `(.+)`\n(.*?)^```text\n(.*?)^```", MASKS, re.M | re.S)
+    blocks = re.findall(r"^### `([^`\n]+)`\n(.*?)^```text\n(.*?)^```", MASKS, re.M | re.S)
     return [pytest.param(expression, drawn, id=expression) for expression, _, drawn in blocks]
 
 

@@ -118,7 +118,8 @@ def test_every_import_is_a_declared_dependency_and_every_dependency_is_imported(
     owners = metadata.packages_distributions()
     used = set()
     for module, files in imported().items():
-        names = {distribution(name) for name in owners.get(BROUGHT_ALONG.get(module, module), [])}
+        module = BROUGHT_ALONG.get(module, module)
+        names = {distribution(name) for name in owners.get(module, [module])}
         declared = names & (always | optional)
         assert declared, f"{module}, imported by {sorted(files)}, is not declared in pyproject.toml"
         used |= declared
