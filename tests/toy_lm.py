@@ -5,6 +5,7 @@ before it, so a lost, doubled or misplaced key changes the ids. `greedy` is its 
 model over the whole sequence at once, in NumPy and float64, without pages, chunks or batches.
 """
 
+import codecs
 import functools
 
 import jax.numpy as jnp
@@ -105,7 +106,9 @@ class Tokenizer:
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:
-        return self.LETTERS[token_id].encode() if token_id < 58 else self.SNOWMAN[token_id - 58 :][:1]
+        return (
+            self.LETTERS[token_id].encode() if token_id < 58 else self.SNOWMAN[token_id - 58 :][:1]
+        )
 
     def decode(self, ids: list[int]) -> str:
         return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
@@ -116,8 +119,6 @@ class Tokenizer:
 
 class _Stream:
     def __init__(self, tokenizer):
-        import codecs
-
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
