@@ -140,7 +140,7 @@ def test_drawn_masks_are_what_attention_keeps(expression, drawn):
     q = k = jnp.zeros((1, 6, 1, 8))
     v = jnp.eye(6, 8)[None, :, None]
     mask = eval(expression, mask_names())
-    out = jaxattn.attention(q, k, v, mask=mask, implementation="xla")
+    out = jaxattn.attention(q, k, v, mask=mask, implementation="reference")
     kept = out[0, :, 0, :6] > 0
     assert drawn == "".join(" ".join("x" if k else "." for k in row) + "\n" for row in kept)
 

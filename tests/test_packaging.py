@@ -126,6 +126,25 @@ def test_every_import_is_a_declared_dependency_and_every_dependency_is_imported(
     assert always <= used, f"declared but never imported: {sorted(always - used)}"
 
 
+def test_everything_imports_with_the_runtime_dependencies_alone():
+    modules = [name[: -len(".py")].replace("/", ".") for name in sorted(sources(".py"))]
+    modules = [name.removesuffix(".__init__") for name in modules if not name.endswith("__main__")]
+    absent = ["hypothesis", "jax_triton", "libtpu", "pytest", "torch", "transformers", "triton"]
+    code = (
+        f"import importlib, sys; sys.modules.update(dict.fromkeys({absent}))\n"
+        f"for name in {modules}: importlib.import_module(name)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (run.returncode, run.stdout) == (0, ""), run.stderr
+
+
 def test_no_tracked_file_is_over_one_megabyte():
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60
