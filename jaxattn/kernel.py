@@ -53,9 +53,9 @@ class Rows:
         """``i32[rows, 1]``: the query head."""
         return self.kv_head * self.group + lax.rem(_rows(self.rows), self.group)
 
-    def packed(self):
-        """``i32[rows, 1]``: the packed query row."""
-        return self.packed_start + self.start + self.query()
+    def packed(self, clamp=True):
+        """``i32[rows, 1]``: the packed query row; without ``clamp`` padding rows run on."""
+        return self.packed_start + self.start + (self.query() if clamp else self._query())
 
     def position(self):
         """The absolute position of the block's first query."""

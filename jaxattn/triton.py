@@ -110,7 +110,9 @@ def _kernel(*refs, tree, tiles, group, scale, num_seqs, paged):
         out, lse = attend(
             q, source, env_at, rows, mask, scores, sinks, scale, _pow2_dim(dv)
         )
-        place = (rows.packed(), rows.head())
+        # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes back
+        # what it read there, and the last query's place would lose its result.
+        place = (rows.packed(clamp=False), rows.head())
         _store(out_ref, place, out.astype(out_ref.dtype), rows.real())
         plt.store(lse_ref.at[place], lse, mask=rows.real())
 

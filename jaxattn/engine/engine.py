@@ -82,7 +82,7 @@ class Engine:
         )
         width = pages_for(config.max_model_len, config.page_size)
         self._runner = Runner(step, params, caches, width)
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             config.num_pages, config.page_size, config.max_num_seqs, config.max_num_batched_tokens
         )
         self._warm = False
@@ -91,12 +91,20 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self.scheduler.has_work
 
-    def warm_up(self, on_compile: OnCompile | None = None) -> None:
-        """Compile everything that any request can need. After it nothing is ever compiled."""
+    def warm_up(
+        self, buckets: list[Bucket] | None = None, on_compile: OnCompile | None = None
+    ) -> None:
+        """Compile the steps that will run. After it nothing is ever compiled.
+
+        buckets: by default enough for the largest step of the config, with few padded rows. With
+        fewer or smaller ones steps stay within them, in more chunks or with fewer requests.
+        """
         config = self.config
-        self._compile(all_buckets(config.max_num_batched_tokens, config.max_num_seqs), on_compile)
+        if buckets is None:
+            buckets = all_buckets(config.max_num_batched_tokens, config.max_num_seqs)
+        self._compile([Bucket(*bucket) for bucket in buckets], on_compile)
         self._warm = True
 
     def add_request(self, prompt: Prompt, params: SamplingParams = GREEDY) -> int:
@@ -116,7 +124,7 @@ class Engine:
             params=params,
             seed=secrets.randbits(64) if params.seed is None else params.seed,
         )
-        self._scheduler.add(sequence)
+        self.scheduler.add(sequence)
         if self._tokenizer is not None:
             self._texts[sequence.index] = TextStream(self._tokenizer.stream(), params.stop)
         self._next_index += 1
@@ -124,9 +132,9 @@ class Engine:
 
     def abort(self, index: int) -> None:
         """Drop a request, whether it waits or runs. Unknown or finished ones are left alone."""
-        for sequence in [*self._scheduler.running, *self._scheduler.waiting]:
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             if sequence.index == index:
-                self._scheduler.remove(sequence)
+                self.scheduler.remove(sequence)
                 self._texts.pop(index, None)
 
     def step(self) -> list[Output]:
@@ -136,15 +144,15 @@ class Engine:
         not finite.
         """
         start = time.perf_counter()
-        chunks = self._scheduler.schedule()
+        chunks = self.scheduler.schedule()
         if not chunks:
             return []
         ids = self._runner.run(chunks)
-        self._scheduler.advance(chunks)
+        self.scheduler.advance(chunks)
         sampled = [(c.sequence, i) for c, i in zip(chunks, ids, strict=True) if c.samples]
         outputs = [self._accept(sequence, token_id) for sequence, token_id in sampled]
         self.stats.record(chunks, time.perf_counter() - start)
-        self.stats.preemptions = self._scheduler.num_preemptions
+        self.stats.preemptions = self.scheduler.num_preemptions
         return outputs
 
     def stream(
@@ -218,7 +226,7 @@ class Engine:
         return token_ids
 
     def _needed_buckets(self) -> list[Bucket]:
-        waiting = self._scheduler.waiting
+        waiting = self.scheduler.waiting
         longest = sorted(sequence.max_tokens for sequence in waiting)[-self.config.max_num_seqs :]
         pages = sum(pages_for(length, self.config.page_size) for length in longest)
         return buckets_for(
@@ -234,13 +242,11 @@ class Engine:
             if on_compile is not None:
                 on_compile(number, len(missing), bucket)
             self.stats.compile_seconds += self._runner.compile(bucket)
-        # Steps must not outgrow what is compiled: longer prompts run in more chunks instead.
-        self._scheduler.max_num_batched_tokens = min(
-            self.config.max_num_batched_tokens, max(bucket.tokens for bucket in buckets)
-        )
-        self._scheduler.max_num_seqs = min(
-            self.config.max_num_seqs, max(bucket.seqs for bucket in buckets)
-        )
+        # Steps must not outgrow what is compiled: they hold less of a prompt, or fewer requests.
+        largest = max(buckets)
+        scheduler = self.scheduler
+        scheduler.max_num_batched_tokens = min(self.config.max_num_batched_tokens, largest.tokens)
+        scheduler.max_num_seqs = min(self.config.max_num_seqs, largest.seqs)
 
     def _accept(self, sequence: Sequence, token_id: int) -> Output:
         """Add a sampled token to its sequence, and end the sequence where it ends."""
@@ -260,7 +266,7 @@ class Engine:
         elif len(sequence.token_ids) == sequence.max_tokens:
             sequence.finish_reason = "length"
         if sequence.finish_reason is not None:
-            self._scheduler.remove(sequence)
+            self.scheduler.remove(sequence)
             shown += text.flush() if text is not None else ""
             self._texts.pop(sequence.index, None)
         return Output(sequence.index, token_id, shown, sequence.finish_reason)
