@@ -1,6 +1,7 @@
 """The options that programs with an engine share, and the engine they make."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from scripts.console import say
@@ -107,10 +108,9 @@ def load_model(args: argparse.Namespace) -> Any:
 def use_compilation_cache() -> None:
     """Keep compiled programs in the user's cache folder, unless JAX has been told of another."""
     import jax
-    import platformdirs
 
     if jax.config.jax_compilation_cache_dir is None:
-        folder = platformdirs.user_cache_path("jaxattn") / "compiled"
+        folder = compilation_cache_folder()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -118,6 +118,12 @@ def use_compilation_cache() -> None:
             return
         jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def compilation_cache_folder() -> Path:
+    from models.smollm2 import cache_folder
+
+    return cache_folder() / "compiled"
 
 
 def make_engine(args: argparse.Namespace, loaded: Any, max_model_len: int, num_seqs: int) -> Any:
