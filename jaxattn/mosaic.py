@@ -17,6 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxattn.kernel import Env, Rows, attend
 from jaxattn.operands import PerHead, PerKey, PerPair, PerQuery, PerSequence, is_operand
 from jaxattn.problem import Packed, Problem, Tiles
+from jaxattn.schedule import item_bound
 
 __all__ = ["default_tiles", "reason_not", "run"]
 
@@ -24,12 +25,14 @@ ALIGN = 16  # sublanes of the largest tile we copy from: rows of packed keys sta
 LANES = 128
 SMEM_BYTES = 1 << 20  # of every generation
 SMEM_SPARE = 1 << 17  # left to the compiler
+UNROLL = 16  # page copies written out in code; more of them loop
 PAIR_BYTES = 12 << 20  # VMEM we give to rows of biases and dense masks
 
 
 def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
     """Why this target cannot do the problem, or None."""
     tiles = tiles or default_tiles(problem)
+    problem = jax.eval_shape(_copyable, problem)
     if problem.q.dtype == jnp.float16:
         return "q is float16: TPUs have no float16; use bfloat16 or float32"
     scalars = _scalar_bytes(problem, tiles)
@@ -61,6 +64,7 @@ def default_tiles(problem: Problem) -> Tiles:
 def run(problem: Problem, tiles: Tiles | None, interpreter=None):
     """``out [T, H, Dv]`` in q's dtype and ``lse f32[T, H]`` (natural log)."""
     tiles = tiles or default_tiles(problem)
+    problem = _copyable(problem)
     shape = _Shape.of(problem, tiles)
     plan, kv_lens = problem.items(tiles.block_q)
     cu = jnp.append(problem.cu_q_lens, problem.q.shape[0]).astype(jnp.int32)
@@ -125,8 +129,6 @@ class _Shape:
 
     @classmethod
     def of(cls, problem: Problem, tiles: Tiles):
-        from jaxattn.schedule import item_bound
-
         keys, group = problem.keys, problem.group
         shift = ALIGN if isinstance(keys, Packed) else 0
         return cls(
@@ -167,8 +169,8 @@ def _kernel(*refs, tree, kinds, shape, scale, num_scalars, table_width):
         )
         copies = Copies(k_hbm, v_hbm, k_buf, v_buf, sems, head)
         if shape.page_size:
-            place = functools.partial(_page, where, rows.seq * table_width, shape.page_size)
-            source = CopiedPages(copies, shape, place, mask.holes)
+            first = rows.seq * table_width
+            source = CopiedPages(copies, shape, lambda i: where[first + i], mask.holes)
         else:
             source = CopiedSlices(copies, shape, where[rows.seq], mask.holes)
         env_at = functools.partial(BlockEnv, rows)
@@ -177,11 +179,6 @@ def _kernel(*refs, tree, kinds, shape, scale, num_scalars, table_width):
         )
         out_ref[...] = out.astype(out_ref.dtype)
         lse_ref[...] = lse
-
-
-def _page(table, first, page_size, index):
-    del page_size
-    return table[first + index]
 
 
 class Copies:
@@ -264,16 +261,27 @@ class CopiedPages(_Copied):
             for copy in self.copies.of(slot, source, None):
                 do(copy)
             return
-        for i in range(width // page_size):
-            index = j * (width // page_size) + i
-            key = index * page_size
+        pages = width // page_size
+        some = min(pages, UNROLL)
 
-            @pl.when((key < self.span.hi) & (key + page_size > self.span.lo))
-            def _(i=i, index=index):
-                page = self.page_at(index)
-                rows = pl.ds(i * page_size, page_size)
-                for copy in self.copies.of(slot, lambda hbm: hbm.at[page, head], rows):
-                    do(copy)
+        def group(g, _):
+            for i in range(some):
+                index = j * pages + g * some + i
+                key = index * page_size
+                # The group's first row is a multiple of whole tiles, the rest is static.
+                row = pl.multiple_of(g * some * page_size, some * page_size) + i * page_size
+
+                @pl.when((key < self.span.hi) & (key + page_size > self.span.lo))
+                def _(index=index, row=row):
+                    page = self.page_at(index)
+                    rows = pl.ds(row, page_size)
+                    for copy in self.copies.of(slot, lambda hbm: hbm.at[page, head], rows):
+                        do(copy)
+
+        if pages == some:
+            group(0, None)
+        else:
+            lax.fori_loop(0, pages // some, group, None)
 
 
 class BlockEnv(Env):
@@ -330,6 +338,17 @@ def _rebuild(tree, kinds, scalars, tensors):
         else:
             leaves.append(kind(tensors.pop(0)))
     return jax.tree.unflatten(tree, leaves)
+
+
+def _copyable(problem):
+    """The same problem; pages of less than a 32-bit row, which no copy can move, gathered by XLA."""
+    keys = problem.keys
+    if isinstance(keys, Packed) or keys.cache.page_size * keys.k.dtype.itemsize >= 4:
+        return problem
+    tables = jnp.clip(keys.tables, 0, keys.cache.num_pages - 1)
+    k, v = keys.cache.gather(tables.reshape(-1))
+    starts = jnp.arange(problem.num_seqs, dtype=jnp.int32) * tables.shape[1] * keys.cache.page_size
+    return dataclasses.replace(problem, keys=Packed(k, v, starts))
 
 
 def _scalar_bytes(problem, tiles):
