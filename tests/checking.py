@@ -5,6 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from numpy_oracle import attend_all
 from problems import Call, unreachable
 from recipes import MASKS, sinks
 
@@ -24,7 +26,9 @@ def jitted(kind, implementation, tiles, interpreter, scale):
     else:
         named = {"implementation": implementation, "tiles": tiles}
         run = functools.partial(getattr(jaxattn, FUNCTIONS[kind]), **named)
-    return jax.jit(functools.partial(run, scale=scale, return_lse=True))
+    # Compiling is nearly all that a test costs on a CPU.
+    hurry = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return jax.jit(functools.partial(run, scale=scale, return_lse=True), compiler_options=hurry)
 
 
 def options(call: Call, mask="causal", score=(), with_sinks=False):
@@ -52,9 +56,18 @@ def run(call: Call, implementation, mask=MASKS["causal"], score=(), with_sinks=F
 
 def check(call: Call, implementation, mask=MASKS["causal"], score=(), with_sinks=False, *,
           tolerance=None, **how):  # fmt: skip
-    """Fails unless the target agrees with the oracle row by row."""
+    """Fails unless the target agrees with the oracle row by row.
+
+    Small calls on a CPU are compared with the numpy that the oracle is tested against (see
+    test_reference.py): compiling the oracle for each would take most of the time.
+    """
     got = run(call, implementation, mask, score, with_sinks, **how)
-    want = run(call, "oracle", mask, score, with_sinks, scale=how.get("scale"))
+    scale = how.get("scale")
+    work = sum(q_len * k_len for q_len, k_len in call.seqs)
+    if jax.default_backend() == "cpu" and work < 20_000:
+        want = attend_all(call, mask, score, scale, sinks(call) if with_sinks else None)
+    else:
+        want = run(call, "oracle", mask, score, with_sinks, scale=scale)
     agree(got, want, tolerance or TOLERANCE[call.dtype])
 
 
@@ -74,3 +87,15 @@ def agree(got, want, tolerance):
     worst = np.unravel_index(error.argmax(), error.shape) if error.size else ()
     assert error.max(initial=0) <= tolerance, f"row {worst}: error {error.max():.2e} of its norm"
     assert not out[norm == 0].any(), "rows without keys are not 0"
+
+
+def check_case(case, implementation, **how):
+    """`check` on a `grids.Case`."""
+    how = {"scale": case.scale} | how
+    check(case.call, implementation, case.mask, case.score, case.with_sinks, **how)
+
+
+def parametrize(*tables):
+    """Runs a test with `case` from tables of named cases."""
+    named = [pytest.param(case, id=name) for table in tables for name, case in table.items()]
+    return pytest.mark.parametrize("case", named)
