@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxattn import tile
-from jaxattn.masks import Span
+from jaxattn.masks import Span, choose
 
 __all__ = ["Env", "Rows", "attend"]
 
@@ -156,16 +156,16 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv:
 
 def _tiles(span: Span, width: int, shift):
     """Tile indices ``first <= full_first <= full_last <= last``; first == last when none matters."""
-    some = span.hi > span.lo
-    first = jnp.where(some, lax.div(span.lo + shift, width), 0)
-    last = jnp.where(some, lax.div(span.hi + shift + (width - 1), width), first)
+    first = lax.div(span.lo + shift, width)
+    last = lax.div(span.hi + shift + (width - 1), width)
+    last = choose(span.hi > span.lo, last, first)
     full_first = lax.div(jnp.maximum(span.full_lo + shift, 0) + (width - 1), width)
     full_last = lax.div(jnp.maximum(span.full_hi + shift, 0), width)
     full_first = jnp.clip(full_first, first, last)
     full_last = jnp.clip(full_last, full_first, last)
     # Without a full tile, all tiles go to the right-hand masked loop, the one every mask has.
-    any_full = full_last > full_first
-    return first, jnp.where(any_full, full_first, first), jnp.where(any_full, full_last, first), last
+    some = full_last > full_first
+    return first, choose(some, full_first, first), choose(some, full_last, first), last
 
 
 def _env(env_at, source, j):

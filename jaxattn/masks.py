@@ -24,6 +24,12 @@ __all__ = ["Causal", "ChunkedLocal", "Dense", "Full", "Mask", "Ranges", "Segment
 FAR = 2**30  # beyond every position, and far from the end of int32
 
 
+def choose(condition, a, b):
+    """``a`` where the condition holds, else ``b``; int32. Arithmetic, since Pallas' Triton lowering
+    gives a literal that meets a scalar select the condition's type (JAX 0.12)."""
+    return b + (a - b) * condition.astype(jnp.int32)
+
+
 class Span(NamedTuple):
     """Half-open key intervals as int32 scalars: ``[lo, hi)`` can matter, ``[full_lo, full_hi)``
     is kept by every query. Either is empty when its end is not past its start."""
@@ -46,23 +52,23 @@ class Span(NamedTuple):
         )
 
     def __or__(self, other: "Span") -> "Span":
-        lo = jnp.minimum(
-            jnp.where(self.lo < self.hi, self.lo, FAR), jnp.where(other.lo < other.hi, other.lo, FAR)
-        )
-        hi = jnp.maximum(
-            jnp.where(self.lo < self.hi, self.hi, -FAR), jnp.where(other.lo < other.hi, other.hi, -FAR)
-        )
+        mine, theirs = jnp.asarray(self.lo < self.hi), jnp.asarray(other.lo < other.hi)
+        lo = jnp.minimum(choose(mine, self.lo, FAR), choose(theirs, other.lo, FAR))
+        hi = jnp.maximum(choose(mine, self.hi, -FAR), choose(theirs, other.hi, -FAR))
+        return Span(lo, hi, *self._full_or(other))
+
+    def _full_or(self, other):
+        """One full interval: both joined if they meet, else the longer."""
         mine, theirs = self.full_hi - self.full_lo, other.full_hi - other.full_lo
-        joined = (mine > 0) & (theirs > 0)
-        joined &= (self.full_lo <= other.full_hi) & (other.full_lo <= self.full_hi)
-        wider = functools.partial(jnp.where, mine >= theirs)
-        full_lo = jnp.where(
-            joined, jnp.minimum(self.full_lo, other.full_lo), wider(self.full_lo, other.full_lo)
+        meet = jnp.asarray((mine > 0) & (theirs > 0))
+        meet &= (self.full_lo <= other.full_hi) & (other.full_lo <= self.full_hi)
+        longer = functools.partial(choose, jnp.asarray(mine >= theirs))
+        full_lo = longer(self.full_lo, other.full_lo)
+        full_hi = longer(self.full_hi, other.full_hi)
+        return (
+            choose(meet, jnp.minimum(self.full_lo, other.full_lo), full_lo),
+            choose(meet, jnp.maximum(self.full_hi, other.full_hi), full_hi),
         )
-        full_hi = jnp.where(
-            joined, jnp.maximum(self.full_hi, other.full_hi), wider(self.full_hi, other.full_hi)
-        )
-        return Span(lo, hi, full_lo, full_hi)
 
 
 class Mask:
@@ -176,7 +182,7 @@ class ChunkedLocal(Mask):
 
     def _start(self, q):
         # A negative position (more queries than keys) has a chunk that holds no key.
-        return jnp.where(q < 0, -self.size, lax.div(q, self.size) * self.size)
+        return choose(q < 0, -self.size, lax.div(q, self.size) * self.size)
 
     def keep(self, q_idx, k_idx, env):
         start = self._start(q_idx)
@@ -221,7 +227,7 @@ class Ranges(Mask):
         for start, end in self._each(env):
             meets = (start < q_hi) & (q_lo < end) & (start < end)
             holds = (start <= q_lo) & (q_hi <= end)
-            span |= Span(start, jnp.where(meets, end, start), start, jnp.where(holds, end, start))
+            span |= Span(start, choose(meets, end, start), start, choose(holds, end, start))
         return span
 
 
