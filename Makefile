@@ -20,6 +20,9 @@ installed = $(VENV)/.installed-$(subst $(comma),-,$(or $(strip $(1)),none))
 # Without EXTRAS only the CPU is installed for; saying so keeps a libtpu that the tests brought from looking for a TPU.
 on_cpu := $(if $(strip $(EXTRAS)),,JAX_PLATFORMS="$${JAX_PLATFORMS:-cpu}")
 
+# Two test processes compile for TPUs at once: without these the second finds libtpu locked, and both look for a TPU VM.
+libtpu := ALLOW_MULTIPLE_LIBTPU_LOAD=1 TPU_SKIP_MDS_QUERY=1
+
 .PHONY: help generate test lint format clean
 .DEFAULT_GOAL := help
 
@@ -37,7 +40,7 @@ generate: $(call installed,$(EXTRAS)) ## Answer PROMPT with SmolLM2-135M-Instruc
 
 test: $(call installed,dev) $(if $(EXTRAS),$(call installed,$(EXTRAS))) ## Run every test that needs no GPU
 	@$(call check_venv)
-	@$(on_cpu) "$(python)" -m pytest -n $(JOBS) --dist worksteal $(TESTS)
+	@$(on_cpu) $(libtpu) "$(python)" -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 lint: $(call installed,dev) ## Check style and formatting with ruff
 	@$(call check_venv)
