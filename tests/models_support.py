@@ -210,12 +210,13 @@ def one_sequence(ids, start, pages):
     return jaxattn.Batch(jnp.array(ids, jnp.int32), span, span, table, length, cu)
 
 
-def teacher_forced(loaded, texts, counts, rows=None, step=None):
+def teacher_forced(loaded, texts, counts, sizes=None, step=None):
     """Logits that predict the last `counts[i]` ids of each text and the one after: one prefill.
 
     Row r of a text is a sequence of its own with one query that shares the text's pages: every
     position's logits come out of a model that returns only those of a sequence's last token.
-    rows: (T, N, W) to pad tokens, sequences and page tables to, so that calls share a compilation.
+    sizes: (T, N, W, P), what to pad tokens, sequences, page tables and the pages of a cache to, so
+    that calls share a compilation.
     step: `loaded.step` under the caller's own jit.
 
     Returns a list of f32 [counts[i] + 1, vocab].
@@ -224,7 +225,7 @@ def teacher_forced(loaded, texts, counts, rows=None, step=None):
     firsts = [n - count for n, count in zip(lengths, counts, strict=True)]
     total_rows = sum(count + 1 for count in counts)
     width = max(-(-n // PAGE) for n in lengths)
-    t, n, w = rows or (sum(lengths), total_rows, width)
+    t, n, w, pages = sizes or (sum(lengths), total_rows, width, len(texts) * width)
     tokens, positions, slots = (np.full(t, fill, np.int32) for fill in (0, 0, -1))
     tables, seq_lens = np.zeros((n, w), np.int32), np.zeros(n, np.int32)
     cu, at, row, page = [0], 0, 0, 0
@@ -239,7 +240,7 @@ def teacher_forced(loaded, texts, counts, rows=None, step=None):
         at, row, page = at + length, row + len(ends), page + -(-length // PAGE)
     cu += [at] * (n + 1 - len(cu))
     arrays = (tokens, positions, slots, tables, seq_lens, np.array(cu, np.int32))
-    caches = new_caches(loaded.cache_spec, (n * w if rows else page) * PAGE)
+    caches = new_caches(loaded.cache_spec, pages * PAGE)
     step = step or jax.jit(loaded.step, compiler_options=HURRY)
     logits, _ = step(loaded.params, jaxattn.Batch(*map(jnp.asarray, arrays)), caches)
     return np.split(np.asarray(logits[:total_rows]), np.cumsum([c + 1 for c in counts])[:-1])
