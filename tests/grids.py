@@ -26,6 +26,16 @@ KINDS = {
 }
 
 
+def tiny(named: dict) -> dict:
+    """The same cases on calls as small as they can be: the TPU interpreter takes its time."""
+    few = {
+        "paged": Call("paged", ((7, 90), (1, 33), (12, 5), (2, 0)), (2, 1, 16, 24)),
+        "varlen": Call("varlen", ((7, 90), (1, 33), (12, 5), (2, 0)), (2, 1, 16, 24)),
+        "attention": Call("attention", ((9, 50),) * 2, (2, 1, 16, 24)),
+    }
+    return {name: case._replace(call=few[case.call.kind]) for name, case in named.items()}
+
+
 def _rotate(named: dict) -> dict:
     """Each case in one of the three kinds in turn, so that every kind meets all of them in part."""
     kinds = itertools.cycle(KINDS.items())
@@ -35,9 +45,9 @@ def _rotate(named: dict) -> dict:
     }
 
 
-def sample(named: dict, every: int) -> dict:
+def sample(named: dict, every: int, first: int = 0) -> dict:
     """Every so many of the cases."""
-    return dict(itertools.islice(named.items(), 0, None, every))
+    return dict(itertools.islice(named.items(), first, None, every))
 
 
 def _everywhere(named: dict) -> dict:
@@ -165,3 +175,29 @@ def flash(kind, seqs, heads, dims, pages=(16,), dtype="bf16") -> dict:
         for name, mask in masks.items()
         for cap in (None, 15.0)
     }
+
+
+def flashinfer(pages=(1, 16)) -> dict:
+    """FlashInfer's mixed batches, some of them with fewer sequences."""
+    return {
+        f"flashinfer {i} page {page}": Case(
+            _paged(seqs, (g, 1, 128, 128), page, "bf16"), score=(softcap(50.0),) * (i % 2)
+        )
+        for page in pages
+        for i, (seqs, g) in enumerate(
+            zip(shapes.FLASHINFER_MIXED, itertools.cycle((4, 8, 7, 1)))
+        )
+    }
+
+
+def models(dtype) -> dict:
+    """Real models' head layouts, one kv head's worth of each, on a mixed paged batch."""
+    return {
+        name: Case(_paged(((70, 150), (1, 200), (33, 33)), _one_group(heads), 16, dtype))
+        for name, heads in shapes.MODELS.items()
+    }
+
+
+def _one_group(heads):
+    one = heads.one_group()
+    return one.h, one.k, one.d, one.value_dim

@@ -27,25 +27,32 @@ class Call:
     padding: int = 3  # query rows that belong to no sequence
     idle: int = 2  # sequences that are padding
     spread: float = 1.0  # standard deviation of q: small makes every weight matter
-    q: list = dataclasses.field(init=False)  # [T_n, H, D] a sequence, and so on
-    k: list = dataclasses.field(init=False)
-    v: list = dataclasses.field(init=False)
 
     def __post_init__(self):
         if self.kind == "attention":
             assert len(set(self.seqs)) == 1, "attention() is a batch of equal lengths"
             self.padding = self.idle = 0
-        rng = self.rng("qkv")
-        h, kv, d, dv = self.heads
-        self.q, self.k, self.v = [], [], []
-        for q_len, k_len in self.seqs:
-            for store, shape, std in (
-                (self.q, (q_len, h, d), self.spread),
-                (self.k, (k_len, kv, d), 1.0),
-                (self.v, (k_len, kv, dv or d), 1.0),
-            ):
-                x = rng.standard_normal(shape, np.float32) * np.float32(std)
-                store.append(x.astype(DTYPES[self.dtype]))
+
+    @functools.cached_property
+    def q(self):
+        """[T_n, H, D] of every sequence."""
+        return self._normal("q", 0, self.heads[0], self.heads[2], self.spread)
+
+    @functools.cached_property
+    def k(self):
+        """[S_n, K, D] of every sequence."""
+        return self._normal("k", 1, self.heads[1], self.heads[2], 1.0)
+
+    @functools.cached_property
+    def v(self):
+        """[S_n, K, Dv] of every sequence."""
+        return self._normal("v", 1, self.heads[1], self.heads[3], 1.0)
+
+    def _normal(self, name, which, heads, dim, std):
+        rng, dtype = self.rng(name), DTYPES[self.dtype]
+        shapes = [(lens[which], heads, dim) for lens in self.seqs]
+        draws = [rng.standard_normal(shape, np.float32) * np.float32(std) for shape in shapes]
+        return [x.astype(dtype) for x in draws]
 
     def rng(self, purpose: str):
         return np.random.default_rng([self.seed, *purpose.encode()])
@@ -90,7 +97,7 @@ class Call:
 
     def args(self, dead=None):
         """The arrays of the public function, in its order. `dead[n]` are keys [S_n] that nothing
-        may read: they hold NaN, and a page full of them is not even in the block table."""
+        may let through: they hold NaN."""
         make = {"attention": self._attention, "varlen": self._varlen, "paged": self._paged}
         return make[self.kind](dead or [np.zeros(k_len, bool) for _, k_len in self.seqs])
 
@@ -135,11 +142,7 @@ class Call:
                 x.reshape(-1, *x.shape[2:])[slots[: len(values)]] = values
             cache.append(np.ascontiguousarray(x.swapaxes(1, 2)))
         for n, pages in enumerate(self.tables):
-            gone = np.pad(
-                dead[n], (0, len(pages) * self.page_size - len(dead[n])), constant_values=True
-            )
-            live = ~gone.reshape(len(pages), self.page_size).all(1)
-            table[n, : len(pages)][live] = pages[live]
+            table[n, : len(pages)] = pages
         lens = [k_len for _, k_len in self.seqs] + [77, -5, 2**30][: self.idle]
         return (
             self._packed_q(),
@@ -209,3 +212,21 @@ def kept(call: Call, mask: Recipe) -> list:
 def unreachable(call: Call, mask: Recipe) -> list:
     """For `Call.args`: the keys that no query of their sequence keeps."""
     return [~keep.any((0, 1)) for keep in kept(call, mask)]
+
+
+def dense(mask: Recipe) -> Recipe:
+    """The same mask as a dense array, by its meaning in numpy."""
+    from jaxattn import Dense
+
+    def means(call, n):
+        keep = np.atleast_2d(mask.means(call, n))
+        return np.broadcast_to(keep, (1, *call.seqs[n])) if keep.ndim == 2 else keep
+
+    def build(call):
+        parts = [
+            np.broadcast_to(x := means(call, n), (len(x), *call.seqs[n]))
+            for n in range(len(call.seqs))
+        ]
+        return Dense(call.pack_pairs(parts, False))
+
+    return Recipe(build, means)
