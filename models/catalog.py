@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import huggingface_hub
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
 from models.smollm2 import fetch_smollm2
 
@@ -24,6 +24,8 @@ def resolve(name_or_path=None):
     if name_or_path is None:
         return fetch_smollm2()
     name = str(name_or_path)
+    if not name:  # Path("") would be the current directory
+        raise FileNotFoundError("a model with an empty name does not exist")
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -42,11 +44,17 @@ def fetch_from_hub(repo):
         return Path(
             huggingface_hub.snapshot_download(repo, allow_patterns=WANTED, ignore_patterns=UNWANTED)
         )
-    except HfHubHTTPError as error:  # no such repository, or one that asks to log in
-        reason = str(error).strip().splitlines()[0]
-        raise FileNotFoundError(f"{repo} is neither a path nor open on the Hub: {reason}") from None
-    except (LocalEntryNotFoundError, OSError) as error:
-        raise ConnectionError(
-            f"{repo} is not a path, and the Hugging Face Hub cannot be reached: "
-            f"{type(error).__name__}"
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise FileNotFoundError(
+            f"{repo} is neither a path nor a repository of the Hugging Face Hub that you may read: "
+            f"{_first_line(error)}"
         ) from None
+    except Exception as error:  # of whichever HTTP library it uses, of its own, or of the disk
+        raise ConnectionError(
+            f"{repo} is not a path, and it could not be downloaded from the Hugging Face Hub: "
+            f"{type(error).__name__}: {_first_line(error)}"
+        ) from None
+
+
+def _first_line(error):
+    return next(iter(str(error).strip().splitlines()), "no reason given")

