@@ -80,6 +80,7 @@ def attention(
         s,
         layout,
         (mask, score, scale, sinks, implementation, tiles),
+        uniform=t,
     )
     out, lse = out.reshape(b, t, h, -1), lse.reshape(b, t, h)
     return (out, lse) if return_lse else out
@@ -237,7 +238,7 @@ def _packed(k, v, starts):
     return Packed(k, v, starts)
 
 
-def _solve(q, keys, cu_q_lens, kv_lens, key_base, max_keys, layout, options):
+def _solve(q, keys, cu_q_lens, kv_lens, key_base, max_keys, layout, options, uniform=None):
     mask, score, scale, sinks, implementation, tiles = options
     _check(q, keys, mask, score, implementation)
     scores = (score,) if isinstance(score, Score) else tuple(score)
@@ -254,6 +255,7 @@ def _solve(q, keys, cu_q_lens, kv_lens, key_base, max_keys, layout, options):
         sinks=sinks,
         scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
         max_keys=max_keys,
+        uniform=uniform,
     )
     return _run(problem, implementation, tiles, interpreting.current())
 

@@ -41,8 +41,8 @@ class Rows:
     kv_len: Any
 
     def query(self):
-        """``i32[rows, 1]``: which query of the block. Padding rows repeat the last one, so that they
-        ask for no key that no real row asks for."""
+        """``i32[rows, 1]``: which query of the block. Padding rows repeat the last one, so that
+        they ask for no key that no real row asks for."""
         return jnp.minimum(self._query(), jnp.maximum(self.count - 1, 0))
 
     def real(self):
@@ -113,8 +113,9 @@ class Env:
 def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv: int, part=None):
     """Attention of ``q [rows, D]`` over the keys its mask keeps.
 
-    ``env_at(tile_index, k_first, width)`` makes an :class:`Env`. ``part`` is an optional ``(lo, hi)`` of key
-    positions to stay inside. Returns ``out f32[rows, dv]`` and ``lse f32[rows, 1]``.
+    ``env_at(tile_index, k_first, width)`` makes an :class:`Env`. ``part`` is an optional
+    ``(lo, hi)`` of key positions to stay inside, multiples of the tile width. Returns
+    ``out f32[rows, dv]`` and ``lse f32[rows, 1]``.
     """
     q_pos = rows.position()
     q_idx = q_pos + rows.query()
@@ -155,7 +156,7 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv:
 
 
 def _tiles(span: Span, width: int, shift):
-    """Tile indices ``first <= full_first <= full_last <= last``; first == last when none matters."""
+    """Tiles ``first <= full_first <= full_last <= last``; first == last when none matters."""
     first = lax.div(span.lo + shift, width)
     last = lax.div(span.hi + shift + (width - 1), width)
     last = choose(span.hi > span.lo, last, first)
@@ -197,7 +198,5 @@ def _known(v, keep, k_first, span, holes):
     # The column of "some row keeps it" as a product, which every target can do without a relayout.
     kept = jnp.where(keep, 1.0, 0.0).astype(v.dtype)
     ones = jnp.ones((keep.shape[0], v.shape[1]), v.dtype)
-    some = lax.dot_general(
-        kept, ones, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32
-    )
+    some = lax.dot_general(kept, ones, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
     return jnp.where(some > 0.0, v, jnp.zeros_like(v))

@@ -19,7 +19,17 @@ from jax import lax
 
 from jaxattn.operands import PerKey, PerPair, PerQuery, PerSequence
 
-__all__ = ["Causal", "ChunkedLocal", "Dense", "Full", "Mask", "Ranges", "Segments", "Span", "Window"]
+__all__ = [
+    "Causal",
+    "ChunkedLocal",
+    "Dense",
+    "Full",
+    "Mask",
+    "Ranges",
+    "Segments",
+    "Span",
+    "Window",
+]
 
 FAR = 2**30  # beyond every position, and far from the end of int32
 
@@ -72,14 +82,17 @@ class Span(NamedTuple):
 
 
 class Mask:
-    """The interface. ``holes``: the kept keys of a span need not be one interval, so each tile is
-    looked at before it is loaded. ``ragged_left``: the span can begin, or stop being full, past key 0."""
+    """The interface.
+
+    ``holes``: the kept keys of a span need not be one interval, so each tile is looked at before it
+    is loaded. ``ragged_left``: the span can begin, or stop being full, past key 0.
+    """
 
     holes: ClassVar[bool] = False
     ragged_left: ClassVar[bool] = False
 
     def keep(self, q_idx, k_idx, env):
-        """Booleans broadcastable to ``[rows, keys]`` from ``q_idx [rows, 1]``, ``k_idx [1, keys]``."""
+        """Booleans broadcastable to ``[rows, keys]``: ``q_idx [rows, 1]``, ``k_idx [1, keys]``."""
         raise NotImplementedError
 
     def span(self, q_lo, q_hi, env) -> Span:
@@ -94,7 +107,7 @@ class Mask:
 
 
 def _mask(*arrays):
-    """Registers a frozen dataclass as a pytree whose fields ``arrays`` are data, the rest static."""
+    """Registers a frozen dataclass as a pytree: its fields ``arrays`` are data, the rest static."""
 
     def register(cls):
         cls = dataclasses.dataclass(frozen=True)(cls)

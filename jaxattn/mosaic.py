@@ -17,7 +17,6 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxattn.kernel import Env, Rows, attend
 from jaxattn.operands import PerHead, PerKey, PerPair, PerQuery, PerSequence, is_operand
 from jaxattn.problem import Packed, Problem, Tiles
-from jaxattn.schedule import item_bound
 
 __all__ = ["default_tiles", "reason_not", "run"]
 
@@ -132,7 +131,7 @@ class _Shape:
         keys, group = problem.keys, problem.group
         shift = ALIGN if isinstance(keys, Packed) else 0
         return cls(
-            items=item_bound(problem.q.shape[0], problem.num_seqs, tiles.block_q),
+            items=problem.num_items(tiles.block_q),
             kv_heads=keys.num_kv_heads,
             group=group,
             block_q=tiles.block_q,
@@ -174,9 +173,7 @@ def _kernel(*refs, tree, kinds, shape, scale, num_scalars, table_width):
         else:
             source = CopiedSlices(copies, shape, where[rows.seq], mask.holes)
         env_at = functools.partial(BlockEnv, rows)
-        out, lse = attend(
-            q_ref[...], source, env_at, rows, mask, scores, sinks, scale, shape.dv
-        )
+        out, lse = attend(q_ref[...], source, env_at, rows, mask, scores, sinks, scale, shape.dv)
         out_ref[...] = out.astype(out_ref.dtype)
         lse_ref[...] = lse
 
@@ -221,7 +218,7 @@ class _Copied:
 
 
 class CopiedSlices(_Copied):
-    """Packed keys ``[K, S, D]``: one copy a tile, from an aligned row at or before the first key."""
+    """Packed keys ``[K, S, D]``: one copy a tile, from an aligned row at or before key 0."""
 
     ragged = True
 
@@ -341,7 +338,7 @@ def _rebuild(tree, kinds, scalars, tensors):
 
 
 def _copyable(problem):
-    """The same problem; pages of less than a 32-bit row, which no copy can move, gathered by XLA."""
+    """The same problem; pages of less than a 32-bit row, which no copy moves, gathered by XLA."""
     keys = problem.keys
     if isinstance(keys, Packed) or keys.cache.page_size * keys.k.dtype.itemsize >= 4:
         return problem
@@ -426,8 +423,9 @@ def _pair_rows(problem, op, plan, rows_of, shape, column):
     seq = jnp.minimum(plan.seq, problem.num_seqs - 1)
     row = {
         "global": lambda: jnp.minimum(rows_of, x.shape[1] - 1),
-        "local": lambda: plan.start[:, None] + jnp.minimum(
-            jnp.arange(shape.block_q), jnp.maximum(plan.count[:, None] - 1, 0)
+        "local": lambda: (
+            plan.start[:, None]
+            + jnp.minimum(jnp.arange(shape.block_q), jnp.maximum(plan.count[:, None] - 1, 0))
         ),
         "sequence": lambda: jnp.broadcast_to(seq[:, None], rows_of.shape),
         "one": lambda: jnp.zeros_like(rows_of),

@@ -9,7 +9,16 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Layout", "PerHead", "PerKey", "PerPair", "PerQuery", "PerSequence", "bind", "is_operand"]
+__all__ = [
+    "Layout",
+    "PerHead",
+    "PerKey",
+    "PerPair",
+    "PerQuery",
+    "PerSequence",
+    "bind",
+    "is_operand",
+]
 
 
 def _operand(cls):
@@ -140,7 +149,7 @@ def _per_pair(op, layout):
     fits = x.ndim == 4 and all(n in (1, m) for n, m in zip(x.shape, (b, h, t, s), strict=True))
     _require(fits, "a bias or dense mask", shape, rule)
     if x.shape[3] != s:
-        x = jnp.broadcast_to(x, x.shape[:3] + (s,))
+        x = jnp.broadcast_to(x, (*x.shape[:3], s))
     per_batch, per_row = x.shape[0] == b and b > 1, x.shape[2] == t and t > 1
     rows = {(True, True): "global", (True, False): "sequence", (False, True): "local"}.get(
         (per_batch, per_row), "one"

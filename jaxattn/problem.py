@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxattn.masks import Mask
 from jaxattn.operands import PerHead
 from jaxattn.paging import PagedKV
-from jaxattn.schedule import Schedule, schedule
+from jaxattn.schedule import Schedule, item_bound, schedule, uniform_item
 
 __all__ = ["Packed", "Paged", "Problem", "Tiles"]
 
@@ -74,6 +74,8 @@ class Problem:
     sinks: PerHead | None
     scale: float = dataclasses.field(metadata={"static": True})
     max_keys: int = dataclasses.field(metadata={"static": True})  # no kv_len is longer
+    # Queries of every sequence, when all are alike and none is padding; else None.
+    uniform: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property
     def group(self) -> int:
@@ -84,7 +86,17 @@ class Problem:
     def num_seqs(self) -> int:
         return self.kv_lens.shape[0]
 
+    def num_items(self, block_q: int) -> int:
+        """How many work items there can be."""
+        if self.uniform is not None:
+            return self.num_seqs * -(-self.uniform // block_q)
+        return item_bound(self.q.shape[0], self.num_seqs, block_q)
+
     def items(self, block_q: int) -> tuple[Schedule, jax.Array]:
         """The work items, and kv_lens with an entry for the sequence of the padding rows."""
-        plan = schedule(self.cu_q_lens, self.q.shape[0], block_q)
-        return plan, jnp.append(self.kv_lens, 0).astype(jnp.int32)
+        kv_lens = jnp.append(self.kv_lens, 0).astype(jnp.int32)
+        if self.uniform is None:
+            return schedule(self.cu_q_lens, self.q.shape[0], block_q), kv_lens
+        count = self.num_items(block_q)
+        item = jnp.arange(count, dtype=jnp.int32)
+        return Schedule(*uniform_item(item, self.uniform, block_q), jnp.int32(count)), kv_lens

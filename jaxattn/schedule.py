@@ -4,8 +4,9 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-__all__ = ["Schedule", "item_bound", "schedule"]
+__all__ = ["Schedule", "item_bound", "schedule", "uniform_item"]
 
 
 @jax.tree_util.register_dataclass
@@ -24,7 +25,7 @@ class Schedule:
 
 
 def item_bound(num_tokens: int, num_seqs: int, block_q: int) -> int:
-    """The most items that ``num_tokens`` rows in ``num_seqs`` sequences and the padding can need."""
+    """The most items that the rows of ``num_seqs`` sequences and the padding can need."""
     extra = (num_seqs + 1) * (block_q - 1)
     return min(num_tokens, (num_tokens + extra) // block_q) if num_tokens else 0
 
@@ -43,3 +44,12 @@ def schedule(cu_q_lens: jax.Array, num_tokens: int, block_q: int) -> Schedule:
     start = (item - (ends - blocks)[seq]) * block_q
     count = jnp.where(used, jnp.minimum(q_lens[seq] - start, block_q), 0)
     return Schedule(seq, jnp.where(used, start, 0), count, ends[-1])
+
+
+def uniform_item(item, q_len: int, block_q: int):
+    """``(seq, start, count)`` of work item ``item`` (int32, any shape) when every sequence has
+    ``q_len`` queries: arithmetic instead of tables, there is no padding."""
+    blocks = max(-(-q_len // block_q), 1)
+    seq = lax.div(item, jnp.int32(blocks))
+    start = (item - seq * blocks) * block_q
+    return seq, start, jnp.minimum(q_len - start, block_q)

@@ -19,7 +19,7 @@ class Score:
     """The interface."""
 
     def apply(self, s, q_idx, k_idx, env):
-        """The changed logits, from ``s f32[rows, keys]`` at ``q_idx [rows, 1]``, ``k_idx [1, keys]``."""
+        """The changed logits: ``s f32[rows, keys]`` at ``q_idx [rows, 1]``, ``k_idx [1, keys]``."""
         raise NotImplementedError
 
 
@@ -60,7 +60,7 @@ class Alibi(Score):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Bias(Score):
-    """``s + bias``, with a float array shaped as :class:`jaxattn.Dense`'s; 0 past its last column."""
+    """``s + bias``: a float array shaped as :class:`jaxattn.Dense`'s; 0 past its last column."""
 
     bias: jax.Array
     neutral: ClassVar[float] = 0.0

@@ -4,9 +4,10 @@ For logits s_j of one query row over the keys seen so far the state is
 
     m = max_j s_j,    l = sum_j 2^(s_j - m),    acc = sum_j 2^(s_j - m) v_j
 
-with s in base 2 (log2(e) folded into the scale), so that acc / l is the softmax-weighted mean of v
-and (m + log2 l) ln 2 its log-sum-exp. Absorbing a tile of ``keys`` keys costs
-2 rows keys (D + Dv) FLOPs of products and one exp2 a logit (Milakov & Gimelshein 2018; Dao et al. 2022).
+with s in base 2 (log2(e) and the scale in one factor), so that acc / l is the softmax-weighted mean
+of v and (m + log2 l) ln 2 its log-sum-exp. Absorbing a tile of ``keys`` keys costs
+2 rows keys (D + Dv) FLOPs of products and one exp2 a logit (Milakov & Gimelshein 2018; Dao et al.
+2022).
 """
 
 import jax.numpy as jnp
@@ -31,24 +32,27 @@ def init(rows: int, dv: int, sink=None):
 
 
 def logits(q, k, scale: float, alter=None):
-    """Base-2 logits ``f32[rows, keys]`` of ``q [rows, D]`` and ``k [keys, D]``.
+    """``(s, unit)``: ``s f32[rows, keys]`` of ``q [rows, D]`` and ``k [keys, D]``, and the positive
+    number that makes them base-2 logits.
 
     ``alter`` maps natural-unit logits to natural-unit logits (soft cap, biases).
     """
     s = _dot(q, k, (((1,), (1,)), ((), ())))
-    if alter is None:
-        return s * (scale * LOG2E)
-    return alter(s * scale) * LOG2E
+    if alter is None and scale > 0:
+        return s, scale * LOG2E
+    s = s * scale
+    return (s if alter is None else alter(s)), LOG2E
 
 
-def absorb(state, s, v, keep=None):
-    """The state after the keys of one tile: logits ``s f32[rows, keys]``, values ``v [keys, Dv]``,
-    ``keep`` booleans broadcastable to s, or None when every key is kept."""
+def absorb(state, logits, v, keep=None):
+    """The state after the keys of one tile: :func:`logits`, values ``v [keys, Dv]``, and ``keep``,
+    booleans broadcastable to the logits, or None when every key is kept."""
     m, l, acc = state
+    s, unit = logits
     if keep is not None:
         s = jnp.where(keep, s, MASKED)
-    m_new = jnp.maximum(m, jnp.max(s, axis=1, keepdims=True))
-    p = jnp.exp2(s - m_new)
+    m_new = jnp.maximum(m, jnp.max(s, axis=1, keepdims=True) * unit)
+    p = jnp.exp2(s * unit - m_new)  # one fused multiply-add and one exp2 a logit
     if keep is not None:
         p = jnp.where(keep, p, 0.0)
     decay = jnp.exp2(m - m_new)

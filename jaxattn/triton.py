@@ -13,11 +13,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxattn.kernel import Env, Rows, attend
+from jaxattn.operands import PerPair, is_operand
 from jaxattn.problem import Packed, Problem, Tiles
+from jaxattn.schedule import uniform_item
 
 __all__ = ["default_tiles", "reason_not", "run"]
 
 MIN_DOT = 16  # Triton's smallest side of a product
+NUM_INDEX = 7  # integer arrays that say which rows and keys an item has
 
 
 def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
@@ -36,7 +39,11 @@ def default_tiles(problem: Problem) -> Tiles:
     rows = min(_pow2(mean * group), 64 if wide else 128)
     block_k = min(32 if wide else 64, _pow2(max(problem.max_keys, 1)))
     warps = 8 if rows >= 128 and d <= 64 else 4
-    stages = 2 if wide else 3
+    pairs = any(
+        isinstance(x, PerPair)
+        for x in jax.tree.leaves((problem.mask, problem.scores), is_leaf=is_operand)
+    )
+    stages = 2 if wide or pairs else 3  # a stage holds tiles of k, v and pair operands
     return Tiles(max(1, rows // group), max(MIN_DOT, block_k), warps, stages)
 
 
@@ -62,11 +69,12 @@ def run(problem: Problem, tiles: Tiles | None, interpreter=None):
         group=problem.group,
         scale=problem.scale,
         num_seqs=problem.num_seqs,
+        uniform=None if problem.uniform is None else (problem.uniform, problem.max_keys),
         paged=not isinstance(keys, Packed),
     )
     return pl.pallas_call(
         kernel,
-        grid=(plan.seq.shape[0], keys.num_kv_heads),
+        grid=(keys.num_kv_heads, plan.seq.shape[0]),
         in_specs=[_whole(x) for x in operands],
         out_specs=[_whole(x) for x in shapes],
         out_shape=shapes,
@@ -82,50 +90,57 @@ def _whole(x):
     return pl.BlockSpec(x.shape, lambda *_: (0,) * len(x.shape))
 
 
-def _kernel(*refs, tree, tiles, group, scale, num_seqs, paged):
-    seqs, starts, counts, cu, kv_lens, where, key_base, q_ref, k_ref, v_ref, *rest = refs
-    *leaves, out_ref, lse_ref = rest
-    item, head = pl.program_id(0), pl.program_id(1)
-    count = counts[item]
+def _kernel(*refs, tree, tiles, group, scale, num_seqs, uniform, paged):
+    *index, q_ref, k_ref, v_ref = refs[: NUM_INDEX + 3]
+    *leaves, out_ref, lse_ref = refs[NUM_INDEX + 3 :]
+    where, key_base = index[-2:]
+    # Later blocks see more keys under a causal mask: they start first, so that short ones fill in.
+    head, item = pl.program_id(0), pl.num_programs(1) - 1 - pl.program_id(1)
+    sizes = {"rows": max(_pow2(tiles.block_q * group), MIN_DOT), "group": group, "kv_head": head}
+    rows = _rows(item, index, num_seqs, uniform, tiles.block_q, sizes)
 
-    @pl.when(count > 0)
+    @pl.when(rows.count > 0)
     def _():
-        seq = seqs[item]
-        rows = Rows(
-            rows=max(_pow2(tiles.block_q * group), MIN_DOT),
-            group=group,
-            kv_head=head,
-            seq=jnp.minimum(seq, num_seqs - 1),
-            start=starts[item],
-            count=count,
-            packed_start=cu[seq],
-            q_len=cu[seq + 1] - cu[seq],
-            kv_len=kv_lens[seq],
-        )
         mask, scores, sinks = jax.tree.unflatten(tree, leaves)
-        source = LoadTiles(k_ref, v_ref, where, rows.seq, head, tiles.block_k, paged)
+        if paged:
+            source = LoadPages(k_ref, v_ref, head, tiles.block_k, where, rows.seq)
+        else:
+            start = where[rows.seq] if uniform is None else rows.seq * uniform[1]
+            source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start)
         env_at = functools.partial(LoadEnv, rows, key_base)
-        dv = v_ref.shape[-1]
         q = _load(q_ref, (rows.packed(), rows.head()), rows.real())
-        out, lse = attend(
-            q, source, env_at, rows, mask, scores, sinks, scale, _pow2_dim(dv)
-        )
-        # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes back
-        # what it read there, and the last query's place would lose its result.
+        dv = _pow2_dim(v_ref.shape[-1])
+        out, lse = attend(q, source, env_at, rows, mask, scores, sinks, scale, dv)
+        # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes
+        # back what it read there, and the last query's place would lose its result.
         place = (rows.packed(clamp=False), rows.head())
         _store(out_ref, place, out.astype(out_ref.dtype), rows.real())
         plt.store(lse_ref.at[place], lse, mask=rows.real())
 
 
-class LoadTiles:
+def _rows(item, index, num_seqs, uniform, block_q, sizes):
+    """The :class:`Rows` of a work item: by arithmetic when sequences are alike, else by tables."""
+    seqs, starts, counts, cu, kv_lens, *_ = index
+    if uniform is not None:
+        q_len, kv_len = uniform
+        seq, start, count = uniform_item(item, q_len, block_q)
+        lens = {"packed_start": seq * q_len, "q_len": q_len, "kv_len": kv_len}
+        return Rows(seq=seq, start=start, count=count, **lens, **sizes)
+    seq = seqs[item]
+    first, kv_len = cu[seq], kv_lens[seq]
+    lens = {"packed_start": first, "q_len": cu[seq + 1] - first, "kv_len": kv_len}
+    seq = jnp.minimum(seq, num_seqs - 1)
+    return Rows(seq=seq, start=starts[item], count=counts[item], **lens, **sizes)
+
+
+class _Loaded:
     """Key tiles by gathered loads; the hardware and Triton's pipeliner hide the latency."""
 
     shift = 0
     ragged = False
 
-    def __init__(self, k_ref, v_ref, where, seq, head, width, paged):
-        self.k_ref, self.v_ref, self.where = k_ref, v_ref, where
-        self.seq, self.head, self.width, self.paged = seq, head, width, paged
+    def __init__(self, k_ref, v_ref, head, width):
+        self.k_ref, self.v_ref, self.head, self.width = k_ref, v_ref, head, width
 
     def begin(self, first, last, span):
         pass
@@ -133,14 +148,33 @@ class LoadTiles:
     def take(self, j, last, bounds):
         key = j * self.width + _column(self.width)
         ok = None if bounds is None else (key >= bounds[0]) & (key < bounds[1])
-        if not self.paged:
-            place = (self.where[self.seq] + key, self.head)
-        else:
-            page_size = self.k_ref.shape[2]
-            entry = self.where.at[self.seq, lax.div(key, page_size)]
-            page = plt.load(entry) if ok is None else plt.load(entry, mask=ok, other=0)
-            place = (page, self.head, lax.rem(key, page_size))
+        place = self._place(key, ok)
         return _load(self.k_ref, place, ok), _load(self.v_ref, place, ok)
+
+
+class LoadSlices(_Loaded):
+    """Packed keys ``[S, K, D]``."""
+
+    def __init__(self, k_ref, v_ref, head, width, start):
+        super().__init__(k_ref, v_ref, head, width)
+        self.start = start
+
+    def _place(self, key, ok):
+        return self.start + key, self.head
+
+
+class LoadPages(_Loaded):
+    """A paged cache ``[P, K, page_size, D]``: any tile width with any page size."""
+
+    def __init__(self, k_ref, v_ref, head, width, tables, seq):
+        super().__init__(k_ref, v_ref, head, width)
+        self.tables, self.seq = tables, seq
+
+    def _place(self, key, ok):
+        page_size = self.k_ref.shape[2]
+        entry = self.tables.at[self.seq, lax.div(key, page_size)]
+        page = plt.load(entry) if ok is None else plt.load(entry, mask=ok, other=0)
+        return page, self.head, lax.rem(key, page_size)
 
 
 class LoadEnv(Env):

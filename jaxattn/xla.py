@@ -89,9 +89,15 @@ def _item(problem, tiles, kv_lens, seq, start, count):
 
     o, lse = jax.vmap(head)(jnp.arange(kv_heads, dtype=jnp.int32), q)
     unfold = lambda x: (  # noqa: E731
-        x.reshape(kv_heads, block_q, group, -1).swapaxes(0, 1).reshape(block_q, kv_heads * group, -1)
+        x.reshape(kv_heads, block_q, group, -1)
+        .swapaxes(0, 1)
+        .reshape(block_q, kv_heads * group, -1)
     )
-    return jnp.where(real, packed, num_tokens), unfold(o).astype(problem.q.dtype), unfold(lse)[..., 0]
+    return (
+        jnp.where(real, packed, num_tokens),
+        unfold(o).astype(problem.q.dtype),
+        unfold(lse)[..., 0],
+    )
 
 
 @dataclasses.dataclass
