@@ -5,7 +5,14 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from models.tokenizer import Tokenizer
 from models.tokenizer_hf import FastBackend
-from models.tokenizer_spm import CONTROL, UNKNOWN, USER_DEFINED, SentencePieceBackend, model_proto
+from models.tokenizer_spm import (
+    CONTROL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    SentencePieceBackend,
+    model_proto,
+)
 
 PREFIX = "tokenizer.ggml."
 # How text is cut into words before merges apply, per family of `tokenizer.ggml.pre`. None is
@@ -20,8 +27,11 @@ TEKKEN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
     r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# llama.cpp's own default cuts at each of these in turn.
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
 PATTERNS = {
-    "default": None,
+    "default": DEFAULT,
     "gpt-2": None,
     "gpt2": None,
     "smollm": None,
@@ -94,8 +104,8 @@ def _byte_level_bpe(meta, tokens, special):
 
 def _pre_tokenizer(pre, pattern):
     steps = [pre_tokenizers.Digits(individual_digits=True)] if pre in SINGLE_DIGITS else []
-    if pattern is not None:
-        steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
+    parts = (pattern,) if isinstance(pattern, str) else pattern or ()
+    steps += [pre_tokenizers.Split(Regex(part), "isolated") for part in parts]
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None))
     return pre_tokenizers.Sequence(steps)
 
@@ -105,7 +115,10 @@ def _sentence_pieces(meta, tokens, special):
     if missing:
         raise ValueError(f"the GGUF metadata has no {' and no '.join(missing)}")
     kinds = list(meta[PREFIX + "token_type"])
-    unknown = special.get("unknown", kinds.index(UNKNOWN) if UNKNOWN in kinds else -1)
+    unknown = special.get("unknown", kinds.index(UNKNOWN) if UNKNOWN in kinds else 0)
+    # A model has one unknown piece; files mark the padding of their vocabulary as unknown too.
+    kinds = [UNUSED if kind == UNKNOWN else kind for kind in kinds]
+    kinds[unknown] = UNKNOWN
     proto = model_proto(
         tokens,
         meta[PREFIX + "scores"],
@@ -120,7 +133,7 @@ def _sentence_pieces(meta, tokens, special):
     )
     before, after = _around(meta, special, add_bos=True)
     try:
-        return SentencePieceBackend(proto, add_bos=bool(before), add_eos=bool(after))
+        return SentencePieceBackend(proto, before=before, after=after)
     except RuntimeError as error:
         raise ValueError(f"the SentencePiece vocabulary in the GGUF is broken: {error}") from None
 

@@ -56,15 +56,16 @@ def _backend(folder, settings):
         except Exception as error:  # the library raises bare Exception
             raise ValueError(f"{fast} is not a tokenizer: {error}") from None
     if pieces.is_file():
-        # The class of these files adds bos and no eos unless told otherwise.
         try:
-            return SentencePieceBackend(
-                pieces.read_bytes(),
-                add_bos=settings.get("add_bos_token", True),
-                add_eos=settings.get("add_eos_token", False),
-            )
+            backend = SentencePieceBackend(pieces.read_bytes())
         except RuntimeError as error:
             raise ValueError(f"{pieces} is not a SentencePiece model: {error}") from None
+        # transformers adds bos and no eos to these unless told otherwise.
+        if settings.get("add_bos_token", True) and backend.bos_id >= 0:
+            backend.before = [backend.bos_id]
+        if settings.get("add_eos_token", False) and backend.eos_id >= 0:
+            backend.after = [backend.eos_id]
+        return backend
     raise FileNotFoundError(f"{folder} has neither tokenizer.json nor tokenizer.model")
 
 

@@ -13,8 +13,11 @@ class SentencePieceBackend:
     """A SentencePiece model. Its processor never parses control pieces (<s>, </s>, ...) out of a
     text, so that is done here; each stretch of text between them is encoded on its own."""
 
-    def __init__(self, model, *, add_bos, add_eos):
-        """model: bytes of a serialised ModelProto. Raises RuntimeError if they are none."""
+    def __init__(self, model, *, before=(), after=()):
+        """model: bytes of a serialised ModelProto. before, after: ids to put around a text.
+
+        Raises RuntimeError if the bytes are no model.
+        """
         self._pieces = pieces = sentencepiece.SentencePieceProcessor()
         pieces.LoadFromSerializedProto(model)
         self.vocab_size = pieces.get_piece_size()
@@ -22,8 +25,8 @@ class SentencePieceBackend:
         self._control = {pieces.id_to_piece(i): i for i in ids}
         longest_first = sorted(self._control, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if ids else None
-        self._before = [pieces.bos_id()] if add_bos and pieces.bos_id() >= 0 else []
-        self._after = [pieces.eos_id()] if add_eos and pieces.eos_id() >= 0 else []
+        self.before, self.after = list(before), list(after)
+        self.bos_id, self.eos_id = pieces.bos_id(), pieces.eos_id()  # -1: there is none
 
     def encode(self, text, add_special):
         ids = []
@@ -32,7 +35,7 @@ class SentencePieceBackend:
                 ids.append(self._control[part])
             elif part:
                 ids += self._pieces.encode(part)
-        return self._before + ids + self._after if add_special else ids
+        return self.before + ids + self.after if add_special else ids
 
     def decode(self, ids, skip_special):
         known = [i for i in ids if 0 <= i < self.vocab_size]

@@ -20,7 +20,7 @@ TEXTS = [
     "Hello world",
     " Hello  world ",
     "a\n\n b\tc",
-    "don't 12345 3.14",
+    "don't 12345 3.14 $9.99!!",
     "Größe 中国 🍕 👩‍👩‍👧‍👦",
 ]
 
@@ -56,6 +56,9 @@ def pieces_meta(**more):
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.unknown_token_id": 0,
     } | {f"tokenizer.ggml.{key}": value for key, value in more.items()}
+
+
+PADDED = [2, *pieces_meta()["tokenizer.ggml.token_type"][1:-1], UNKNOWN]
 
 
 @pytest.fixture(params=[*PATTERNS, "pieces"])
@@ -124,10 +127,13 @@ def test_special_tokens_in_a_text(tokenizer):
         (byte_level_meta("tekken", add_bos_token=False), "123", "1|2|3"),
         (byte_level_meta("llama3"), "123", [0, 264]),
         (byte_level_meta(add_bos_token=True, add_eos_token=True), "123", [0, 264, 1]),
+        (byte_level_meta("gpt-2"), "1234", "123|4"),
         (byte_level_meta(), "<|user|>hello", [265, 261]),
         (pieces_meta(), "Hello Hello", [1, 263, 263]),
         (pieces_meta(add_bos_token=False), "Hello", [263]),
         (pieces_meta(add_bos_token=False, add_space_prefix=False), "Hello", [262]),
+        # Padding marked as unknown, and a bos of another name.
+        (pieces_meta(bos_token_id=259, token_type=PADDED), "Hello", [259, 263]),
         (pieces_meta(add_eos_token=True), "Hello", [1, 263, 2]),
         (pieces_meta(add_bos_token=False), "</s>Hello", [2, 263]),
         (pieces_meta(add_bos_token=False), "é", [264, 3 + 0xC3, 3 + 0xA9]),
@@ -187,7 +193,7 @@ def test_a_proto_from_gguf_lists_is_the_model_itself(tmp_path):
         add_space_prefix=True,
         ids={"unk": 0, "bos": 1, "eos": 2},
     )
-    copy = Tokenizer(SentencePieceBackend(proto, add_bos=True, add_eos=False))
+    copy = Tokenizer(SentencePieceBackend(proto, before=[1]))
     for sample in (*TEXTS, text, "<s>the fox</s> and 🦊"):
         assert copy.encode(sample) == original.encode(sample)
         assert copy.decode(copy.encode(sample)) == original.decode(original.encode(sample))
