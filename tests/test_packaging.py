@@ -15,6 +15,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("jaxattn", "models", "scripts")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Programs of peers run under an interpreter of their own and import nothing of ours.
+PEERS = "scripts/peer_"
 # Names that a dependency brings along: `import jaxlib` is covered by depending on jax.
 BROUGHT_ALONG = {"jaxlib": "jax"}
 
@@ -90,10 +92,15 @@ def distribution(requirement: str) -> str:
     return re.match(r"[A-Za-z0-9._-]+", requirement).group().lower().replace("_", "-")
 
 
+def own_files() -> list[str]:
+    """The package files that run under the interpreter which jaxattn is installed into."""
+    return sorted(name for name in sources(".py") if not name.startswith(PEERS))
+
+
 def imported() -> dict[str, set[str]]:
     """Top-level third-party module -> the files of ours that import it, also inside functions."""
     found: dict[str, set[str]] = {}
-    for name in sorted(sources(".py")):
+    for name in own_files():
         for node in ast.walk(ast.parse((ROOT / name).read_text())):
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
@@ -127,12 +134,12 @@ def test_every_import_is_a_declared_dependency_and_every_dependency_is_imported(
 
 
 def test_everything_imports_with_the_runtime_dependencies_alone():
-    modules = [name[: -len(".py")].replace("/", ".") for name in sorted(sources(".py"))]
-    modules = [name.removesuffix(".__init__") for name in modules if not name.endswith("__main__")]
+    names = [name.removesuffix(".py").replace("/", ".") for name in own_files()]
+    names = [name.removesuffix(".__init__") for name in names]
     absent = ["hypothesis", "jax_triton", "libtpu", "pytest", "torch", "transformers", "triton"]
     code = (
         f"import importlib, sys; sys.modules.update(dict.fromkeys({absent}))\n"
-        f"for name in {modules}: importlib.import_module(name)"
+        f"for name in {names}: importlib.import_module(name)"
     )
     run = subprocess.run(
         [sys.executable, "-c", code],
