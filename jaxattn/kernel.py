@@ -4,10 +4,10 @@ Rows are (query, head of the group) pairs, ``row // group`` the query: prefill a
 only in how many queries a block has. A target gives
 
 * a source: ``width`` keys a tile, ``shift`` (where key 0 stands in tile 0), ``ragged`` (shift
-  may not be 0),
-  ``begin(first, last, span)`` and ``take(j, last, bounds) -> k [width, D], v [width, Dv]``, where
-  ``bounds`` is None for a tile that lies wholly inside the span, else the span ``(lo, hi)``:
-  what lies outside it need not be loaded and may hold anything;
+  may not be 0), ``begin(first, last, span)`` and ``take(j, last, bounds) -> k [width, D],
+  v [width, Dv]``, where ``bounds`` is None for a tile that lies wholly inside the span, else the
+  span ``(lo, hi)``: what lies outside it need not be loaded, and is 0 if the source is ``clean``
+  and may be anything if not;
 * an environment, :class:`Env`, for what masks and scores read.
 
 The loop keeps (m, l, acc) of :mod:`jaxattn.tile` over tiles first..last in three ranges: masked,
@@ -135,12 +135,16 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv:
         env = _env(env_at, source, j)
         k_idx = env.k_idx
         keep = mask.keep(q_idx, k_idx, env) & (k_idx >= span.lo) & (k_idx < span.hi)
+        if mask.holes:  # what padding rows read is not theirs, and must not call for a key
+            keep &= rows.real()
         keep = jnp.broadcast_to(keep, (rows.rows, source.width))
 
         def work(state):
             k, v = source.take(j, last, (span.lo, span.hi))
             s = tile.logits(q, k, scale, alter_at(env))
-            return tile.absorb(state, s, _known(v, keep, env.k_first, span, mask.holes), keep)
+            if mask.holes or not source.clean:
+                v = _known(v, keep, env.k_first, span, mask.holes)
+            return tile.absorb(state, s, v, keep)
 
         if not mask.holes:
             return work(state)

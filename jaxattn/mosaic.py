@@ -199,6 +199,8 @@ class _Copied:
     copied when it is taken.
     """
 
+    clean = False
+
     def __init__(self, copies, shape, holes):
         self.copies, self.shape, self.width, self.holes = copies, shape, shape.block_k, holes
 

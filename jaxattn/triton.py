@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxattn.kernel import Env, Rows, attend
+from jaxattn.masks import choose
 from jaxattn.operands import PerPair, is_operand
 from jaxattn.problem import Packed, Problem, Tiles
 from jaxattn.schedule import uniform_item
@@ -99,23 +100,21 @@ def _kernel(*refs, tree, tiles, group, scale, num_seqs, uniform, paged):
     sizes = {"rows": max(_pow2(tiles.block_q * group), MIN_DOT), "group": group, "kv_head": head}
     rows = _rows(item, index, num_seqs, uniform, tiles.block_q, sizes)
 
-    @pl.when(rows.count > 0)
-    def _():
-        mask, scores, sinks = jax.tree.unflatten(tree, leaves)
-        if paged:
-            source = LoadPages(k_ref, v_ref, head, tiles.block_k, where, rows.seq)
-        else:
-            start = where[rows.seq] if uniform is None else rows.seq * uniform[1]
-            source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start)
-        env_at = functools.partial(LoadEnv, rows, key_base)
-        q = _load(q_ref, (rows.packed(), rows.head()), rows.real())
-        dv = _pow2_dim(v_ref.shape[-1])
-        out, lse = attend(q, source, env_at, rows, mask, scores, sinks, scale, dv)
-        # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes
-        # back what it read there, and the last query's place would lose its result.
-        place = (rows.packed(clamp=False), rows.head())
-        _store(out_ref, place, out.astype(out_ref.dtype), rows.real())
-        plt.store(lse_ref.at[place], lse, mask=rows.real())
+    mask, scores, sinks = jax.tree.unflatten(tree, leaves)
+    if paged:
+        source = LoadPages(k_ref, v_ref, head, tiles.block_k, where, rows.seq)
+    else:
+        start = where[rows.seq] if uniform is None else rows.seq * uniform[1]
+        source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start)
+    env_at = functools.partial(LoadEnv, rows, key_base)
+    q = _load(q_ref, (rows.packed(), rows.head()), rows.real())
+    dv = _pow2_dim(v_ref.shape[-1])
+    out, lse = attend(q, source, env_at, rows, mask, scores, sinks, scale, dv)
+    # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes
+    # back what it read there, and the last query's place would lose its result.
+    place = (rows.packed(clamp=False), rows.head())
+    _store(out_ref, place, out.astype(out_ref.dtype), rows.real())
+    plt.store(lse_ref.at[place], lse, mask=rows.real())
 
 
 def _rows(item, index, num_seqs, uniform, block_q, sizes):
@@ -126,11 +125,13 @@ def _rows(item, index, num_seqs, uniform, block_q, sizes):
         seq, start, count = uniform_item(item, q_len, block_q)
         lens = {"packed_start": seq * q_len, "q_len": q_len, "kv_len": kv_len}
         return Rows(seq=seq, start=start, count=count, **lens, **sizes)
-    seq = seqs[item]
-    first, kv_len = cu[seq], kv_lens[seq]
+    seq, count = seqs[item], counts[item]
+    # An unused item has no queries: without keys either it does nothing, and needs no branch, which
+    # Triton would not pipeline loops inside as well.
+    first, kv_len = cu[seq], choose(count > 0, kv_lens[seq], 0)
     lens = {"packed_start": first, "q_len": cu[seq + 1] - first, "kv_len": kv_len}
     seq = jnp.minimum(seq, num_seqs - 1)
-    return Rows(seq=seq, start=starts[item], count=counts[item], **lens, **sizes)
+    return Rows(seq=seq, start=starts[item], count=count, **lens, **sizes)
 
 
 class _Loaded:
@@ -138,6 +139,7 @@ class _Loaded:
 
     shift = 0
     ragged = False
+    clean = True
 
     def __init__(self, k_ref, v_ref, head, width):
         self.k_ref, self.v_ref, self.head, self.width = k_ref, v_ref, head, width

@@ -110,6 +110,7 @@ class ArrayTiles:
     width: int
     shift = 0
     ragged = False
+    clean = False
 
     def begin(self, first, last, span):
         pass
