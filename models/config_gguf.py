@@ -5,6 +5,20 @@ from models.rope import Rope, yarn_attention_factor
 
 FAMILIES = ("llama", "qwen2", "qwen3")  # general.architecture; Mistral is written as "llama"
 
+# Keys that would change the result and that nothing here implements, unless they say "off".
+UNSUPPORTED = (
+    "expert_count",
+    "attention.scale",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.temperature_scale",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "embedding_scale",
+    "residual_scale",
+    "logit_scale",
+)
+
 
 def from_gguf(meta, tensors, rope_freqs=None):
     """Config of `meta` (key -> value), `tensors` (the names in the file) and, for Llama 3.1 and
@@ -22,10 +36,9 @@ def from_gguf(meta, tensors, rope_freqs=None):
     def get(key, default=None):
         return meta.get(f"{family}.{key}", default)
 
-    if get("expert_count"):
-        raise ValueError(
-            f"{family}.expert_count is {get('expert_count')}: experts are not supported"
-        )
+    for key in UNSUPPORTED:
+        if get(key):
+            raise ValueError(f"{family}.{key} is {get(key)}: that is not supported")
     sizes = _sizes(family, meta, get)
     return Config(
         family=family,
@@ -105,6 +118,13 @@ def _rope(family, get, divisors):
         raise ValueError(f"{family}.rope.scaling.factor is {factor}; it must be above 0")
     if kind == "linear":
         return Rope(kind, factor=float(factor), **common)
+    mix = get("rope.scaling.yarn_ext_factor", 1.0)
+    if mix != 1.0:
+        raise ValueError(f"{family}.rope.scaling.yarn_ext_factor is {mix}: only 1 is supported")
+    # The file's factors multiply the one of the paper.
+    attention_factor = yarn_attention_factor(factor)
+    for key in ("attn_factor", "yarn_attn_factor"):
+        attention_factor *= float(get(f"rope.scaling.{key}", 1.0))
     original = get("rope.scaling.original_context_length", get("context_length"))
     return Rope(
         kind,
@@ -112,8 +132,6 @@ def _rope(family, get, divisors):
         original_max_position_embeddings=int(original),
         beta_fast=float(get("rope.scaling.yarn_beta_fast", 32.0)),
         beta_slow=float(get("rope.scaling.yarn_beta_slow", 1.0)),
-        # The file's factor multiplies the one of the paper.
-        attention_factor=yarn_attention_factor(factor)
-        * float(get("rope.scaling.attn_factor", 1.0)),
+        attention_factor=attention_factor,
         **common,
     )

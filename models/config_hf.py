@@ -155,6 +155,10 @@ def _rope(raw):
     )
     if kind == "llama3":
         low, high = (_number(given, f"{end}_freq_factor", kind) for end in ("low", "high"))
+        if not low < high:
+            raise ValueError(
+                f"config.json: low_freq_factor {low} must be below high_freq_factor {high}"
+            )
         return Rope(kind, theta, factor, original, low_freq_factor=low, high_freq_factor=high)
     return Rope(
         kind,

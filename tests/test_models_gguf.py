@@ -150,6 +150,26 @@ def test_defaults_of_sparse_metadata():
     assert config.eos_token_ids == ()
 
 
+YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+
+
+def test_scaling_in_metadata():
+    paper = 0.1 * np.log(4) + 1
+    for change, kind, attention_factor in [
+        (YARN, "yarn", paper),
+        (YARN | {"llama.rope.scaling.attn_factor": 0.5}, "yarn", paper / 2),
+        (YARN | {"llama.rope.scaling.yarn_attn_factor": 0.5}, "yarn", paper / 2),
+        (YARN | {"llama.rope.scaling.type": "linear"}, "linear", 1.0),
+        ({"llama.rope.scale_linear": 4.0}, "linear", 1.0),
+        (YARN | {"llama.rope.scaling.type": "none"}, "default", 1.0),
+    ]:
+        rope = config_gguf.from_gguf(META | change, set()).rope
+        assert (rope.kind, rope.factor) == (kind, None if kind == "default" else 4.0)
+        assert rope.attention_factor == pytest.approx(attention_factor)
+        if kind == "yarn":
+            assert rope.original_max_position_embeddings == META["llama.context_length"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -159,6 +179,8 @@ def test_defaults_of_sparse_metadata():
         ({"llama.attention.head_count_kv": [4, 2]}, "head_count_kv differs between layers"),
         ({"llama.rope.scaling.type": "longrope"}, "rope.scaling.type 'longrope' is not supported"),
         ({"llama.rope.scaling.type": "yarn"}, "rope.scaling.factor is None"),
+        (YARN | {"llama.rope.scaling.yarn_ext_factor": 0.0}, "yarn_ext_factor is 0.0: only 1"),
+        ({"llama.attention.scale": 0.125}, "llama.attention.scale is 0.125: that is not supported"),
         ({"llama.attention.head_count_kv": 3}, "must be a multiple of num_kv_heads 3"),
         ({"llama.embedding_length": 4 * 12}, "head_dim 12 must be a multiple of 8"),
         ({"llama.vocab_size": 0}, "vocab_size is 0"),

@@ -4,6 +4,7 @@ import jax
 import models_support as support
 import numpy as np
 import pytest
+from flax import nnx
 from models_support import GOLDEN, families, ropes
 
 import models
@@ -11,8 +12,8 @@ from models.config_hf import from_hf
 
 # A float32 forward in another order of additions moves these logits, of spread 1.2, by a few 1e-6.
 CLOSE = {"rtol": 0, "atol": 3e-5}
-# What a GGUF cannot say: a window on some layers only (Qwen), YaRN without rounding of its bounds.
-NOT_IN_GGUF = ("qwen2_window", "qwen3_yarn")
+# A GGUF cannot say: a window on some layers only (Qwen), YaRN without rounding of its bounds.
+IN_GGUF = [name for name in families.FAMILIES if name not in ("qwen2_window", "qwen3_yarn")]
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +49,9 @@ def test_sharded_safetensors_hold_the_same(family, tmp_path):
     same(models.load(folder), loaded)
 
 
+@pytest.mark.parametrize("family", IN_GGUF, indirect=True)
 def test_gguf_holds_the_same(family, tmp_path):
     name, loaded = family
-    if name in NOT_IN_GGUF:
-        pytest.skip("a GGUF file has no place for this family's config")
     raw, weights = families.FAMILIES[name], families.weights(name)
     other = models.load(support.write_gguf(tmp_path / "model.gguf", raw, weights))
     same(other, loaded)
@@ -137,3 +137,22 @@ def test_the_step_makes_no_copy_of_the_weights(tmp_path):
         jax.jit(step, donate_argnums=2).lower(jax.tree.leaves(state), batch, caches).compile()
     )
     assert compiled.memory_analysis().temp_size_in_bytes < layer / 4
+
+
+def test_a_model_with_random_weights_is_its_step():
+    """Llama(config) itself, as training would build it, gives what the step gives for its
+    leaves."""
+    config = from_hf(families.FAMILIES["qwen3"])
+    model = models.llama.Llama(config, rngs=nnx.Rngs(3))
+    graphdef, state = nnx.split(model)
+    spec = {"num_layers": 3, "num_kv_heads": 2, "head_dim": 32, "dtype": np.float32}
+    batch, caches = support.one_sequence([5, 6, 7], 0, pages=1), support.new_caches(spec, 8)
+    step = models.llama.make_step(graphdef, state)
+    got, _ = jax.jit(step)(jax.tree.leaves(state), batch, caches)
+    want, after = model(batch, caches)
+    assert got.shape == (1, config.vocab_size)
+    assert np.std(got) > 0.01
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    assert len(after) == 3
+    with pytest.raises(ValueError, match="2 caches were given for 3 layers"):
+        model(batch, caches[:2])

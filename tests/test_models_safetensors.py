@@ -151,6 +151,7 @@ def test_without_any_eos_the_tokenizer_names_it(folder):
 
 
 ROPE = {"rope_type": "yarn", "factor": 2.0}
+LLAMA3 = families.FAMILIES["llama31"]["rope_scaling"]
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,10 @@ ROPE = {"rope_type": "yarn", "factor": 2.0}
         ({"rope_scaling": {"rope_type": "linear"}}, "needs a positive factor, got None"),
         ({"rope_scaling": {"rope_type": "linear", "factor": "2"}}, "positive factor, got '2'"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "positive low_freq_factor"),
+        (
+            {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
+            "1.0 must be below high_freq_factor",
+        ),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantization_config .* is not supported"),
