@@ -31,7 +31,7 @@ __all__ = [
     "Window",
 ]
 
-FAR = 2**30  # beyond every position, and far from the end of int32
+FAR = 2**29  # beyond every position; the difference of two is still an int32
 
 
 def choose(condition, a, b):
