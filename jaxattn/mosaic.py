@@ -55,9 +55,10 @@ def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
 def default_tiles(problem: Problem) -> Tiles:
     """Rows for the matrix unit, keys for long copies; one query an item when most decode."""
     mean = -(-problem.q.shape[0] // max(problem.num_seqs, 1))
-    block_q = max(1, min(256, _round_up(mean * problem.group, 8)) // problem.group)
+    rows, block_k = (128, 256) if problem.q.dtype == jnp.float32 else (256, 512)
+    block_q = max(1, min(rows, _round_up(mean * problem.group, 8)) // problem.group)
     longest = 1 << max(problem.max_keys - 1, 0).bit_length()
-    return Tiles(block_q, min(512, max(LANES, longest)))
+    return Tiles(block_q, min(block_k, max(LANES, longest)))
 
 
 def run(problem: Problem, tiles: Tiles | None, interpreter=None):

@@ -75,7 +75,7 @@ def run(problem: Problem, tiles: Tiles | None, interpreter=None):
     )
     return pl.pallas_call(
         kernel,
-        grid=(keys.num_kv_heads, plan.seq.shape[0]),
+        grid=(plan.seq.shape[0] * keys.num_kv_heads,),  # one axis: CUDA's others end at 65535
         in_specs=[_whole(x) for x in operands],
         out_specs=[_whole(x) for x in shapes],
         out_shape=shapes,
@@ -96,7 +96,10 @@ def _kernel(*refs, tree, tiles, group, scale, num_seqs, uniform, paged):
     *leaves, out_ref, lse_ref = refs[NUM_INDEX + 3 :]
     where, key_base = index[-2:]
     # Later blocks see more keys under a causal mask: they start first, so that short ones fill in.
-    head, item = pl.program_id(0), pl.num_programs(1) - 1 - pl.program_id(1)
+    # The heads of a block are neighbours, whose keys lie side by side in a page.
+    kv_heads = k_ref.shape[1]
+    head = lax.rem(pl.program_id(0), kv_heads)
+    item = lax.div(pl.num_programs(0) - 1 - pl.program_id(0), kv_heads)
     sizes = {"rows": max(_pow2(tiles.block_q * group), MIN_DOT), "group": group, "kv_head": head}
     rows = _rows(item, index, num_seqs, uniform, tiles.block_q, sizes)
 

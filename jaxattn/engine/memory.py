@@ -7,8 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxattn.engine.pages import pages_for
-
 # Of the device's memory. The rest is for activations and, on a CPU, for the weights and everybody
 # else.
 DEFAULT_FRACTION = 0.5
@@ -50,7 +48,6 @@ def pages_in_memory(cache_spec: Mapping[str, Any], page_size: int, fraction: flo
     return pages
 
 
-def default_pages(cache_spec: Mapping[str, Any], page_size: int, num_tokens: int) -> int:
-    """Pages for `num_tokens` tokens, or as many as fit in DEFAULT_FRACTION of the memory."""
-    wanted = pages_for(num_tokens, page_size)
+def default_pages(cache_spec: Mapping[str, Any], page_size: int, wanted: int) -> int:
+    """`wanted` pages, or as many as fit in DEFAULT_FRACTION of the memory."""
     return min(wanted, pages_in_memory(cache_spec, page_size, DEFAULT_FRACTION))
