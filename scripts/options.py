@@ -1,6 +1,7 @@
 """The options that programs with an engine share, and the engine they make."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,9 @@ def use_compilation_cache() -> None:
         except OSError as error:
             say(f"compiled programs are not kept: {folder}: {error.strerror}")
             return
+        if not os.access(folder, os.W_OK):
+            say(f"compiled programs are not kept: {folder} cannot be written")
+            return
         jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
@@ -130,6 +134,7 @@ def make_engine(args: argparse.Namespace, loaded: Any, max_model_len: int, num_s
     """An Engine for `num_seqs` requests of up to `max_model_len` tokens each."""
     from jaxattn.engine import Engine, EngineConfig
     from jaxattn.engine.memory import default_pages, pages_in_memory
+    from jaxattn.engine.pages import pages_for
 
     max_num_seqs = args.max_num_seqs or min(num_seqs, MOST_SEQS, args.max_num_batched_tokens)
     if args.memory_fraction is not None:
@@ -137,8 +142,8 @@ def make_engine(args: argparse.Namespace, loaded: Any, max_model_len: int, num_s
     elif args.num_pages is not None:
         num_pages = args.num_pages
     else:
-        tokens = min(max_num_seqs, num_seqs) * max_model_len
-        num_pages = default_pages(loaded.cache_spec, args.page_size, tokens)
+        wanted = min(max_num_seqs, num_seqs) * pages_for(max_model_len, args.page_size)
+        num_pages = default_pages(loaded.cache_spec, args.page_size, wanted)
     config = EngineConfig(
         max_model_len=max_model_len,
         num_pages=num_pages,
@@ -153,5 +158,5 @@ def make_engine(args: argparse.Namespace, loaded: Any, max_model_len: int, num_s
         config,
         vocab_size=loaded.config.vocab_size,
         tokenizer=loaded.tokenizer,
-        eos_token_ids=loaded.config.eos_token_ids,
+        eos_token_ids=loaded.tokenizer.eos_token_ids,
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxattn.engine.sampling import SamplingRows, kept_logits, sample
+from jaxattn.engine.sampling import SamplingRows, _first_above, kept_logits, sample
 from jaxattn.engine.sequence import SamplingParams
 
 VOCAB = 300  # not a multiple of the draw's block of 256
@@ -97,6 +97,23 @@ def test_known_sets(setting, expected):
 def test_ties_with_the_last_kept_token_are_kept():
     logits = jnp.array([[1.0, 2.0, 2.0, 2.0, 0.0]])
     assert (np.asarray(keep(logits, rows((1.0, 2, 1.0, 0.0)))) > -np.inf).sum() == 3
+
+
+def test_neighbouring_floats_are_told_apart():
+    """The threshold is exact to the last bit: 100 logits one unit in the last place apart."""
+    logits = np.full((1, 101), 8.0, np.float32)
+    logits[0, 1:] = -np.arange(100) * 2.0**-20  # 8 to 16 below the largest: spaced as floats are
+    for top_k in (2, 37, 64):
+        kept = np.asarray(keep(logits, rows((1.0, top_k, 1.0, 0.0))))[0] > -np.inf
+        np.testing.assert_array_equal(kept, np.arange(101) < top_k)
+
+
+def test_rounding_never_draws_an_impossible_token():
+    """Where the target reaches the whole sum, the last possible entry is taken."""
+    weights = jnp.array([[0.0, 1.0, 2.0, 0.0, 0.0]] * 4)
+    index, rest = _first_above(weights, jnp.array([0.0, 1.0, 2.5, 3.0]))
+    np.testing.assert_array_equal(index, [1, 2, 2, 2])
+    np.testing.assert_array_equal(rest, [0.0, 0.0, 1.5, 2.0])
 
 
 @pytest.mark.parametrize(
