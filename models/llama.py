@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.layers import MLP, Attention, RMSNorm
+from models.layers import MLP, Attention, RMSNorm, linear
 from models.rope import rope_table
 
 
@@ -74,10 +74,7 @@ class Llama(nnx.Module):
     def logits(self, x):
         """f32 [T, vocab] of hidden states [T, E]."""
         head = self.embed if self.head is None else self.head
-        precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-        return jnp.einsum(
-            "te,ve->tv", x, head[...], precision=precision, preferred_element_type=jnp.float32
-        )
+        return linear(x, head[...], dtype=jnp.float32)
 
 
 def abstract(config, dtype=jnp.float32, implementation=None):
