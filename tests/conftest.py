@@ -3,6 +3,15 @@
 import os
 
 import pytest
+from spilling import Spills
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--record-spills",
+        action="store_true",
+        help="write the register spills that the compilers report to tests/golden",
+    )
 
 
 def pytest_configure(config):
@@ -11,6 +20,15 @@ def pytest_configure(config):
         # libtpu is installed for the lowering tests: without this JAX would look for a TPU.
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+@pytest.fixture(scope="session")
+def spills(request):
+    recording = request.config.getoption("--record-spills")
+    record = Spills(recording)
+    yield record
+    if recording:
+        record.write()
 
 
 @pytest.fixture(autouse=True)

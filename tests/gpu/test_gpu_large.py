@@ -104,3 +104,13 @@ def test_packed_queries():
     agree((out, lse), _oracle(call), TOLERANCE["bf16"])
     assert float(largest) == 0.0
     assert float(highest) == -np.inf
+
+
+def test_more_items_than_a_grid_axis_takes():
+    """CUDA's second and third grid axes end at 65535."""
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.standard_normal((70_000, n, 1, 16)), jnp.float32) for n in (1, 4, 4))
+    got = jaxattn.attention(q, k, v, implementation="triton", return_lse=True)
+    p = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k, precision="highest") / 4, -1)
+    out = jnp.einsum("bhts,bshd->bthd", p, v, precision="highest")
+    np.testing.assert_allclose(got[0], out, atol=1e-5)
