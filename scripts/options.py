@@ -102,7 +102,14 @@ def load_model(args: argparse.Namespace) -> Any:
     import models
 
     use_compilation_cache()
-    dtype = args.dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16")
+    backend = jax.default_backend()
+    needed = {"mosaic": "tpu", "triton": "gpu"}.get(args.implementation, backend)
+    if backend != needed:
+        raise ValueError(
+            f"implementation {args.implementation} needs a {needed.upper()}, "
+            f"and JAX runs on: {backend}"
+        )
+    dtype = args.dtype or ("float32" if backend == "cpu" else "bfloat16")
     return models.load(args.model, dtype=dtype, implementation=args.implementation)
 
 
