@@ -7,7 +7,7 @@ only in how many queries a block has. A target gives
   may not be 0), ``begin(first, last, span)`` and ``take(j, last, bounds) -> k [width, D],
   v [width, Dv]``, where ``bounds`` is None for a tile that lies wholly inside the span, else the
   span ``(lo, hi)``: what lies outside it need not be loaded, and is 0 if the source is ``clean``
-  and may be anything if not;
+  and may be anything if not. ``flat`` says which form of the state suits it (see tile.init);
 * an environment, :class:`Env`, for what masks and scores read.
 
 The loop keeps (m, l, acc) of :mod:`jaxattn.tile` over tiles first..last in three ranges: masked,
@@ -150,7 +150,8 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv:
             return work(state)
         return lax.cond(jnp.max(jnp.where(keep, 1.0, 0.0)) > 0.0, work, lambda s: s, state)
 
-    state = tile.init(rows.rows, dv, None if sinks is None else whole.per_head(sinks))
+    sink = None if sinks is None else whole.per_head(sinks)
+    state = tile.init(rows.rows, dv, sink, flat=source.flat)
     source.begin(first, last, span)
     if mask.ragged_left or source.ragged:
         state = lax.fori_loop(first, full_first, masked, state)

@@ -201,6 +201,7 @@ class _Copied:
     """
 
     clean = False
+    flat = False
 
     def __init__(self, copies, shape, holes):
         self.copies, self.shape, self.width, self.holes = copies, shape, shape.block_k, holes

@@ -20,15 +20,18 @@ LN2 = 0.6931471805599453
 MASKED = -1e30  # finite, so that a row whose keys are all masked so far gives 0, not inf - inf
 
 
-def init(rows: int, dv: int, sink=None):
+def init(rows: int, dv: int, sink=None, flat: bool = False):
     """The state of no keys: ``m, l f32[rows, 1]``, ``acc f32[rows, dv]``.
 
     ``sink f32[rows, 1]`` is a natural-unit logit that takes part in the sum with no value.
+    ``flat`` makes m and l ``f32[rows]``: TPU vectors have two axes, but a GPU thread would hold a
+    column of one as often as it holds columns of the logits.
     """
+    shape = (rows,) if flat else (rows, 1)
     acc = jnp.zeros((rows, dv), jnp.float32)
     if sink is None:
-        return jnp.full((rows, 1), MASKED, jnp.float32), jnp.zeros((rows, 1), jnp.float32), acc
-    return sink * LOG2E, jnp.ones((rows, 1), jnp.float32), acc
+        return jnp.full(shape, MASKED, jnp.float32), jnp.zeros(shape, jnp.float32), acc
+    return sink.reshape(shape) * LOG2E, jnp.ones(shape, jnp.float32), acc
 
 
 def logits(q, k, scale: float, alter=None):
@@ -49,15 +52,17 @@ def absorb(state, logits, v, keep=None):
     booleans broadcastable to the logits, or None when every key is kept."""
     m, l, acc = state
     s, unit = logits
+    keepdims = m.ndim == 2
     if keep is not None:
         s = jnp.where(keep, s, MASKED)
-    m_new = jnp.maximum(m, jnp.max(s, axis=1, keepdims=True) * unit)
-    p = jnp.exp2(s * unit - m_new)  # one fused multiply-add and one exp2 a logit
+    m_new = jnp.maximum(m, jnp.max(s, axis=1, keepdims=keepdims) * unit)
+    p = jnp.exp2(s * unit - _column(m_new))  # one fused multiply-add and one exp2 a logit
     if keep is not None:
         p = jnp.where(keep, p, 0.0)
     decay = jnp.exp2(m - m_new)
+    l = l * decay + jnp.sum(p, axis=1, keepdims=keepdims)
     pv = _dot(p.astype(v.dtype), v, (((1,), (0,)), ((), ())))
-    return m_new, l * decay + jnp.sum(p, axis=1, keepdims=True), acc * decay + pv
+    return m_new, l, acc * _column(decay) + pv
 
 
 def finish(state):
@@ -65,7 +70,8 @@ def finish(state):
     m, l, acc = state
     empty = l == 0.0
     some = jnp.where(empty, 1.0, l)
-    return acc / some, jnp.where(empty, -jnp.inf, (m + jnp.log2(some)) * LN2)
+    lse = jnp.where(empty, -jnp.inf, (m + jnp.log2(some)) * LN2)
+    return acc / _column(some), _column(lse)
 
 
 def merge(out_a, lse_a, out_b, lse_b):
@@ -81,6 +87,10 @@ def merge(out_a, lse_a, out_b, lse_b):
     out = jnp.where(share_a == 0.0, 0.0, out_a * share_a)
     out = out + jnp.where(share_b == 0.0, 0.0, out_b * share_b)
     return out, jnp.where(total == 0.0, -jnp.inf, top + jnp.log2(some) * LN2)
+
+
+def _column(x):
+    return x if x.ndim == 2 else x[:, None]
 
 
 def _dot(a, b, dims):

@@ -143,6 +143,7 @@ class _Loaded:
     shift = 0
     ragged = False
     clean = True
+    flat = True
 
     def __init__(self, k_ref, v_ref, head, width):
         self.k_ref, self.v_ref, self.head, self.width = k_ref, v_ref, head, width
@@ -151,7 +152,7 @@ class _Loaded:
         pass
 
     def take(self, j, last, bounds):
-        key = j * self.width + _column(self.width)
+        key = j * self.width + jnp.arange(self.width, dtype=jnp.int32)
         ok = None if bounds is None else (key >= bounds[0]) & (key < bounds[1])
         place = self._place(key, ok)
         return _load(self.k_ref, place, ok), _load(self.v_ref, place, ok)
@@ -214,7 +215,10 @@ class LoadEnv(Env):
 
 
 def _load(ref, place, ok):
-    """Rows of ``ref`` at ``place`` with the last axis padded to a power of two by zeros."""
+    """Rows of ``ref`` at ``place`` (vectors and scalars), the last axis padded to a power of two
+    by zeros. ``ok`` masks rows."""
+    place = tuple(_as_column(x) for x in place)
+    ok = None if ok is None else _as_column(ok)
     d, padded = ref.shape[-1], _pow2_dim(ref.shape[-1])
     lane = lax.broadcasted_iota(jnp.int32, (1, padded), 1)
     if padded != d:
@@ -233,8 +237,8 @@ def _store(ref, place, x, ok):
     plt.store(ref.at[(*place, lane)], x, mask=ok)
 
 
-def _column(n):
-    return lax.broadcasted_iota(jnp.int32, (n, 1), 0)
+def _as_column(x):
+    return x[:, None] if getattr(x, "ndim", 0) == 1 else x
 
 
 def _pow2(n: int) -> int:

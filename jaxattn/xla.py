@@ -111,6 +111,7 @@ class ArrayTiles:
     shift = 0
     ragged = False
     clean = False
+    flat = False
 
     def begin(self, first, last, span):
         pass
