@@ -1,6 +1,7 @@
 """A Config from the metadata of a GGUF file, as llama.cpp's converter writes it."""
 
 from models.config import Config
+from models.fields import needed, positive, whole
 from models.rope import Rope, yarn_attention_factor
 
 FAMILIES = ("llama", "qwen2", "qwen3")  # general.architecture; Mistral is written as "llama"
@@ -33,18 +34,34 @@ def from_gguf(meta, tensors, rope_freqs=None):
             f"GGUF architecture {family!r} is not supported; one of {', '.join(FAMILIES)} is"
         )
 
-    def get(key, default=None):
-        return meta.get(f"{family}.{key}", default)
+    own = {key.removeprefix(f"{family}."): value for key, value in meta.items()}
+    try:
+        return _config(family, own, tensors, rope_freqs, meta)
+    except ValueError as error:
+        raise ValueError(f"GGUF metadata of {family!r}: {error}") from None
 
+
+def eos_token_ids(meta):
+    """All ids that end a text: end of sequence, of turn and of message, without doubles."""
+    ids = (_token_id(meta, name) for name in ("eos", "eot", "eom"))
+    return tuple(dict.fromkeys(i for i in ids if i is not None))
+
+
+def _token_id(meta, name):
+    return whole(meta, f"tokenizer.ggml.{name}_token_id", minimum=0)
+
+
+def _config(family, own, tensors, rope_freqs, meta):
     for key in UNSUPPORTED:
-        if get(key):
-            raise ValueError(f"{family}.{key} is {get(key)}: that is not supported")
-    sizes = _sizes(family, meta, get)
+        if own.get(key):
+            raise ValueError(f"{key} is {own[key]!r}: that is not supported")
+    sizes = _sizes(own, len(meta.get("tokenizer.ggml.tokens", ())))
+    window = whole(own, "attention.sliding_window", minimum=0) or None
     return Config(
         family=family,
-        rope=_rope(family, get, rope_freqs),
-        windows=(get("attention.sliding_window"),) * sizes["num_layers"],
-        rms_norm_eps=float(get("attention.layer_norm_rms_epsilon", 1e-6)),
+        rope=_rope(own, rope_freqs),
+        windows=(window,) * sizes["num_layers"],
+        rms_norm_eps=positive(own, "attention.layer_norm_rms_epsilon", 1e-6),
         tie_embeddings="output.weight" not in tensors,
         qkv_bias="blk.0.attn_q.bias" in tensors,
         out_bias="blk.0.attn_output.bias" in tensors,
@@ -56,82 +73,62 @@ def from_gguf(meta, tensors, rope_freqs=None):
     )
 
 
-def eos_token_ids(meta):
-    """All ids that end a text: end of sequence, of turn and of message, without doubles."""
-    ids = (_token_id(meta, name) for name in ("eos", "eot", "eom"))
-    return tuple(dict.fromkeys(i for i in ids if i is not None))
-
-
-def _token_id(meta, name):
-    value = meta.get(f"tokenizer.ggml.{name}_token_id")
-    return None if value is None else int(value)
-
-
-def _sizes(family, meta, get):
-    needed = {
-        "hidden_size": "embedding_length",
-        "intermediate_size": "feed_forward_length",
-        "num_layers": "block_count",
-        "num_heads": "attention.head_count",
-        "max_position_embeddings": "context_length",
-    }
-    missing = [f"{family}.{key}" for key in needed.values() if get(key) is None]
-    if missing:
-        raise ValueError(f"the GGUF metadata lacks {', '.join(missing)}")
-    for key in ("feed_forward_length", "attention.head_count", "attention.head_count_kv"):
-        if isinstance(get(key), list):
-            raise ValueError(f"{family}.{key} differs between layers: that is not supported")
-    sizes = {name: int(get(key)) for name, key in needed.items()}
-    heads = sizes["num_heads"]
-    head_dim = int(get("attention.key_length", sizes["hidden_size"] // max(heads, 1)))
+def _sizes(own, tokens):
+    keys = ("embedding_length", "feed_forward_length", "block_count", "context_length")
+    needed(own, (*keys, "attention.head_count"), "it")
+    hidden, ff, layers, positions = (whole(own, key) for key in keys)
+    heads = whole(own, "attention.head_count")
+    head_dim = whole(own, "attention.key_length", hidden // heads)
     for key in ("rope.dimension_count", "attention.value_length"):
-        if get(key, head_dim) != head_dim:
+        if own.get(key, head_dim) != head_dim:
             raise ValueError(
-                f"{family}.{key} is {get(key)}: only the head dimension, {head_dim}, is supported"
+                f"{key} is {own[key]!r}: only the head dimension, {head_dim}, is supported"
             )
-    vocab = get("vocab_size") or len(meta.get("tokenizer.ggml.tokens", ()))
-    return sizes | {
+    return {
+        "vocab_size": whole(own, "vocab_size", tokens),
+        "hidden_size": hidden,
+        "intermediate_size": ff,
+        "num_layers": layers,
+        "num_heads": heads,
+        "num_kv_heads": whole(own, "attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "num_kv_heads": int(get("attention.head_count_kv", heads)),
-        "vocab_size": int(vocab),
+        "max_position_embeddings": positions,
     }
 
 
-def _rope(family, get, divisors):
+def _rope(own, divisors):
     """Rope of `rope.freq_base`, `rope.scaling.*` and the values of rope_freqs.weight."""
-    kind = get("rope.scaling.type", "none")
+    kind = own.get("rope.scaling.type", "none")
     common = {
-        "theta": float(get("rope.freq_base", 10000.0)),
+        "theta": positive(own, "rope.freq_base", 10000.0),
         "divisors": None if divisors is None else tuple(float(d) for d in divisors),
     }
-    old = get("rope.scale_linear")  # how files were written before rope.scaling.* existed
-    if kind == "none" and old not in (None, 1, 1.0):
-        return Rope("linear", factor=float(old), **common)
     if kind == "none":
-        return Rope(**common)
+        old = positive(own, "rope.scale_linear", 1.0)  # from before rope.scaling.* existed
+        return Rope(**common) if old == 1 else Rope("linear", factor=old, **common)
     if kind not in ("linear", "yarn"):
         raise ValueError(
-            f"{family}.rope.scaling.type {kind!r} is not supported; 'none', 'linear' and 'yarn' are"
+            f"rope.scaling.type {kind!r} is not supported; 'none', 'linear' and 'yarn' are"
         )
-    factor = get("rope.scaling.factor")
-    if not factor or factor <= 0:
-        raise ValueError(f"{family}.rope.scaling.factor is {factor}; it must be above 0")
+    needed(own, ("rope.scaling.factor",), f"rope.scaling.type {kind!r}")
+    factor = positive(own, "rope.scaling.factor")
     if kind == "linear":
-        return Rope(kind, factor=float(factor), **common)
-    mix = get("rope.scaling.yarn_ext_factor", 1.0)
+        return Rope(kind, factor=factor, **common)
+    mix = own.get("rope.scaling.yarn_ext_factor", 1.0)
     if mix != 1.0:
-        raise ValueError(f"{family}.rope.scaling.yarn_ext_factor is {mix}: only 1 is supported")
+        raise ValueError(f"rope.scaling.yarn_ext_factor is {mix!r}: only 1 is supported")
     # The file's factors multiply the one of the paper.
     attention_factor = yarn_attention_factor(factor)
     for key in ("attn_factor", "yarn_attn_factor"):
-        attention_factor *= float(get(f"rope.scaling.{key}", 1.0))
-    original = get("rope.scaling.original_context_length", get("context_length"))
+        attention_factor *= positive(own, f"rope.scaling.{key}", 1.0)
     return Rope(
         kind,
-        factor=float(factor),
-        original_max_position_embeddings=int(original),
-        beta_fast=float(get("rope.scaling.yarn_beta_fast", 32.0)),
-        beta_slow=float(get("rope.scaling.yarn_beta_slow", 1.0)),
+        factor=factor,
+        original_max_position_embeddings=whole(
+            own, "rope.scaling.original_context_length", whole(own, "context_length")
+        ),
+        beta_fast=positive(own, "rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=positive(own, "rope.scaling.yarn_beta_slow", 1.0),
         attention_factor=attention_factor,
         **common,
     )

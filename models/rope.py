@@ -36,6 +36,19 @@ class Rope:
     attention_factor: float = 1.0
     divisors: tuple[float, ...] | None = None
 
+    def __post_init__(self):
+        if not self.theta > 1:
+            raise ValueError(f"rope theta is {self.theta}; it must be above 1")
+        if self.kind == "llama3" and not self.low_freq_factor < self.high_freq_factor:
+            raise ValueError(
+                f"low_freq_factor {self.low_freq_factor} must be below high_freq_factor "
+                f"{self.high_freq_factor}"
+            )
+        if self.kind == "yarn" and not self.beta_slow < self.beta_fast:
+            raise ValueError(f"beta_slow {self.beta_slow} must be below beta_fast {self.beta_fast}")
+        if self.divisors is not None and not all(0 < d < math.inf for d in self.divisors):
+            raise ValueError("rope_freqs.weight holds values that are not above 0")
+
     def inv_freq(self, head_dim):
         """Radians a position for each pair of dimensions: float64 [head_dim / 2]."""
         plain = self.theta ** -(np.arange(0, head_dim, 2) / head_dim)

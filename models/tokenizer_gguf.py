@@ -81,13 +81,15 @@ def _byte_level_bpe(meta, tokens, special):
     if not merges:
         raise ValueError(f"the GGUF metadata has no {PREFIX}merges")
     pattern = PATTERNS[pre]
-    tokenizer = tokenizers.Tokenizer(
-        models.BPE(
+    try:
+        bpe = models.BPE(
             vocab={token: i for i, token in enumerate(tokens)},
             merges=[tuple(merge.split(" ", 1)) for merge in merges],
             ignore_merges=pattern in WHOLE_WORDS,
         )
-    )
+    except Exception as error:  # the library raises bare Exception; a merge may be no pair
+        raise ValueError(f"the merges in the GGUF do not fit its tokens: {error}") from None
+    tokenizer = tokenizers.Tokenizer(bpe)
     if pattern == QWEN2:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = _pre_tokenizer(pre, pattern)

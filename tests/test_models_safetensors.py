@@ -163,9 +163,15 @@ LLAMA3 = families.FAMILIES["llama31"]["rope_scaling"]
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic'"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' is not supported"),
-        ({"rope_scaling": {"rope_type": "linear"}}, "needs a positive factor, got None"),
-        ({"rope_scaling": {"rope_type": "linear", "factor": "2"}}, "positive factor, got '2'"),
-        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "positive low_freq_factor"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "rope type 'linear' lacks factor"),
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": "2"}},
+            "factor is '2'; it must be a number above 0",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}},
+            "lacks low_freq_factor, high_freq_factor",
+        ),
         (
             {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
             "1.0 must be below high_freq_factor",
@@ -178,9 +184,11 @@ LLAMA3 = families.FAMILIES["llama31"]["rope_scaling"]
         ({"head_dim": 264}, "head_dim 264 must be a multiple of 8 from 8 to 256"),
         ({"hidden_size": 66}, "hidden_size 66 is not a multiple of num_attention_heads 4"),
         ({"vocab_size": None}, "lacks vocab_size"),
-        ({"num_hidden_layers": 0}, "num_layers is 0"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"rms_norm_eps": 0}, "rms_norm_eps is 0"),
         ({"vocab_size": 64.5}, "vocab_size is 64.5"),
+        ({"rope_theta": 1.0}, "rope theta is 1.0; it must be above 1"),
+        ({"eos_token_id": [2, "x"]}, "eos_token_id is 'x'"),
     ],
 )
 def test_config_that_is_refused(change, message):
@@ -216,7 +224,7 @@ def test_windows(name, change, windows):
 @pytest.mark.parametrize(
     ("types", "message"),
     [
-        (["full_attention"], "layer_types of length 1"),
+        (["full_attention"], r"\['full_attention'\] is not supported; 3 of"),
         (["chunked_attention"] * 3, "chunked_attention"),
         (["sliding_attention"] * 3, "no sliding_window is set"),
     ],
@@ -245,3 +253,27 @@ def test_biases_and_norms_by_family():
         config = from_hf(families.FAMILIES[name])
         found = (config.qkv_bias, config.out_bias, config.mlp_bias, config.qk_norm)
         assert found == (qkv, out, mlp, norm), name
+
+
+STRANGE = ("x", [], {}, -1, 0, 1.5, True, None, [1, "a"], float("nan"), {"rope_type": []}, {"a": 1})
+
+
+@pytest.mark.parametrize("name", ["llama31", "qwen2_window", "qwen3_yarn", "mistral"])
+def test_strange_values_raise_nothing_but_value_errors(name):
+    """Whatever stands at any key, the config is refused in words or can be used."""
+    raw = families.FAMILIES[name]
+    keys = {*raw, "sliding_window", "max_window_layers", "layer_types", "rope_parameters"}
+    nested = raw.get("rope_scaling", {})
+    changes = [{key: value} for key in keys for value in STRANGE]
+    changes += [{"rope_scaling": nested | {key: value}} for key in nested for value in STRANGE]
+    accepted, refusals = 0, []
+    for change in changes:
+        try:
+            config = from_hf(raw | change)
+        except ValueError as error:
+            refusals.append(str(error))
+            continue
+        assert np.isfinite(config.rope.inv_freq(config.head_dim)).all(), change
+        accepted += 1
+    assert 0 < accepted < len(refusals)
+    assert all(refusal.startswith("config.json: ") for refusal in refusals)

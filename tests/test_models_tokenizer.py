@@ -154,6 +154,8 @@ def test_ids(meta, text, ids):
         (byte_level_meta(model="bert"), "model 'bert' is not supported; gpt2 and llama are"),
         (byte_level_meta(tokens=[]), r"no tokenizer\.ggml\.tokens"),
         (byte_level_meta(merges=None), r"no tokenizer\.ggml\.merges"),
+        (byte_level_meta(merges=["h e", "he y"]), "merges in the GGUF do not fit its tokens"),
+        (byte_level_meta(merges=["he"]), "merges in the GGUF do not fit its tokens"),
         (pieces_meta(scores=None), r"no tokenizer\.ggml\.scores"),
         (pieces_meta(token_type=None, scores=None), r"scores and no tokenizer\.ggml\.token_type"),
     ],
