@@ -1,14 +1,10 @@
 """What must hold whatever the numbers: on the CPU for `xla`, on a GPU for `triton`."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from checking import TOLERANCE, agree
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from problems import Call
 
 import jaxattn
@@ -143,31 +139,3 @@ def test_append_reuses_the_donated_buffer():
     new = append(cache, kv, kv, jnp.array([5, 31, -1]))
     assert cache.k.is_deleted()
     assert [x.unsafe_buffer_pointer() for x in (new.k, new.v)] == where
-
-
-lengths = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 40)), min_size=3, max_size=3)
-STEP = jax.jit(
-    lambda q, cache, tables, lens, cu: jaxattn.paged_attention(
-        q, cache, tables, lens, cu, implementation="xla", return_lse=True
-    )
-)
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(seqs=lengths, seed=st.integers(0, 9))
-def test_any_lengths_agree_with_the_oracle(seqs, seed):
-    """Random lengths in one bucket: 36 rows, 3 sequences and 2 idle, 11 pages of 4 each."""
-    from numpy_oracle import attend_all
-    from recipes import MASKS
-
-    padding = 36 - sum(q_len for q_len, _ in seqs)
-    call = Call("paged", tuple(seqs), (2, 1, 8, 8), 4, seed=seed, padding=padding)
-    call = dataclasses.replace(call)
-    q, cache, tables, lens, cu = call.args()
-    pool = [np.full((40, *x.shape[1:]), np.nan, np.float32) for x in (cache.k, cache.v)]
-    for to, x in zip(pool, (cache.k, cache.v), strict=True):
-        to[: len(x)] = x
-    table = np.full((5, 12), -1, np.int32)
-    table[:, : tables.shape[1]] = tables
-    got = STEP(q, jaxattn.PagedKV(*pool), table, lens, cu)
-    agree(got, attend_all(call, MASKS["causal"]), 1e-5)
