@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from numpy_oracle import attend_all
 from problems import Call, dense, unreachable
 from recipes import MASKS, sinks
@@ -50,8 +51,16 @@ def run(call: Call, implementation, mask=MASKS["causal"], score=(), with_sinks=F
     f = jitted(call.kind, implementation, tiles, dma, scale)
     if implementation in ("mosaic", "triton") and jax.default_backend() == "cpu":
         with jaxattn.interpret(dma=dma or "on_wait"):
-            return f(*args, **named)
+            return fail_on_race(f(*args, **named))
     return f(*args, **named)
+
+
+def fail_on_race(results):
+    """The results of an interpreted kernel; some versions of JAX only print that there is a race."""
+    jax.block_until_ready(results)
+    races = getattr(interpret_pallas_call, "races", None)
+    assert races is None or not races.races_found, "a race between copies, printed above"
+    return results
 
 
 def check(call: Call, implementation, mask=MASKS["causal"], score=(), with_sinks=False, *,

@@ -4,9 +4,11 @@ libtpu reads its flags when it is first loaded, and takes its device out of the 
 comes before anything else here.
 """
 
+import atexit
 import functools
 import importlib.metadata
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -37,6 +39,7 @@ def version() -> str | None:
 def load() -> Path:
     """Sets libtpu up for compiling only; gives the folder that it dumps into."""
     folder = Path(tempfile.mkdtemp(prefix="jaxattn-tpu-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ |= {
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
