@@ -56,7 +56,7 @@ def run(call: Call, implementation, mask=MASKS["causal"], score=(), with_sinks=F
 
 
 def fail_on_race(results):
-    """The results of an interpreted kernel; some versions of JAX only print that there is a race."""
+    """The results of an interpreted kernel; some JAX versions only print that it raced."""
     jax.block_until_ready(results)
     races = getattr(interpret_pallas_call, "races", None)
     assert races is None or not races.races_found, "a race between copies, printed above"
