@@ -371,7 +371,12 @@ def test_logits_that_are_not_finite_stop_the_engine():
     )
     with pytest.raises(FloatingPointError, match="request 0 at position 1 are not finite"):
         engine.generate([[1]])
+    for _ in range(2):
+        engine.add_request([1])
+    with pytest.raises(FloatingPointError, match="request 1"):
+        engine.step()
     assert not engine.has_work
+    assert engine.step() == []
 
 
 def test_stats_count_every_token():

@@ -141,7 +141,7 @@ class Engine:
         """Run one step: an Output for each request that got a token. [] if there is no work.
 
         RuntimeError if warm_up has not been called. FloatingPointError if the model's logits are
-        not finite.
+        not finite: every request is dropped then.
         """
         start = time.perf_counter()
         chunks = self.scheduler.schedule()
@@ -150,6 +150,9 @@ class Engine:
         ids = self._runner.run(chunks)
         self.scheduler.advance(chunks)
         sampled = [(c.sequence, i) for c, i in zip(chunks, ids, strict=True) if c.samples]
+        for sequence, token_id in sampled:
+            if token_id < 0:
+                self._fail(sequence)
         outputs = [self._accept(sequence, token_id) for sequence, token_id in sampled]
         self.stats.record(chunks, time.perf_counter() - start)
         self.stats.preemptions = self.scheduler.num_preemptions
@@ -248,13 +251,17 @@ class Engine:
         scheduler.max_num_batched_tokens = min(self.config.max_num_batched_tokens, largest.tokens)
         scheduler.max_num_seqs = min(self.config.max_num_seqs, largest.seqs)
 
+    def _fail(self, sequence: Sequence) -> None:
+        """Drop everything and raise: what one NaN has reached in the cache is not known."""
+        for other in [*self.scheduler.running, *self.scheduler.waiting]:
+            self.abort(other.index)
+        raise FloatingPointError(
+            f"the model's logits for request {sequence.index} at position "
+            f"{len(sequence.token_ids)} are not finite"
+        )
+
     def _accept(self, sequence: Sequence, token_id: int) -> Output:
         """Add a sampled token to its sequence, and end the sequence where it ends."""
-        if token_id < 0:
-            raise FloatingPointError(
-                f"the model's logits for request {sequence.index} at position "
-                f"{len(sequence.token_ids)} are not finite"
-            )
         sequence.token_ids.append(token_id)
         params, text = sequence.params, self._texts.get(sequence.index)
         is_end = token_id in params.stop_token_ids or (
