@@ -61,7 +61,7 @@ def attention(
       ValueError: a shape, dtype or name breaks a rule above, or the target cannot do the call.
     """
     _shapes("q [B, T, H, D]", q, 4), _shapes("k [B, S, K, D]", k, 4), _shapes("v", v, 4)
-    b, t, h, _ = q.shape
+    b, t, h, d = q.shape
     s = k.shape[1]
     if k.shape[0] != b or v.shape[:3] != k.shape[:3]:
         raise ValueError(f"k {k.shape} and v {v.shape} must be [B, S, K, ...] with q's B = {b}")
@@ -72,7 +72,7 @@ def attention(
     layout = Layout(b, h, t, s, batch=b)
     starts = jnp.arange(b, dtype=jnp.int32) * s
     out, lse = _solve(
-        q.reshape(b * t, h, -1),
+        q.reshape(b * t, h, d),
         _packed(k.reshape(b * s, *k.shape[2:]), v.reshape(b * s, *v.shape[2:]), starts),
         jnp.arange(b + 1, dtype=jnp.int32) * t,
         jnp.full((b,), s, jnp.int32),
@@ -82,7 +82,7 @@ def attention(
         (mask, score, scale, sinks, implementation, tiles),
         uniform=t,
     )
-    out, lse = out.reshape(b, t, h, -1), lse.reshape(b, t, h)
+    out, lse = out.reshape(b, t, h, v.shape[-1]), lse.reshape(b, t, h)
     return (out, lse) if return_lse else out
 
 

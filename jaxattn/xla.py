@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxattn.kernel import Env, Rows, attend
+from jaxattn.masks import choose
 from jaxattn.problem import Packed, Problem, Tiles
 
 __all__ = ["default_tiles", "run"]
@@ -27,12 +28,14 @@ def default_tiles(problem: Problem) -> Tiles:
 
 def run(problem: Problem, tiles: Tiles | None = None):
     """``out [T, H, Dv]`` in q's dtype and ``lse f32[T, H]`` (natural log)."""
-    tiles = tiles or default_tiles(problem)
+    forced, tiles = tiles is not None, tiles or default_tiles(problem)
     num_tokens, heads, _ = problem.q.shape
     dv = problem.keys.v.shape[-1]
     plan, kv_lens = problem.items(tiles.block_q)
     bound = plan.seq.shape[0]
-    together = max(1, min(8, GROUP_ROWS // tiles.block_q, bound)) if bound else 1
+    together = max(1, min(8, GROUP_ROWS // tiles.block_q))
+    if not forced:  # given tiles promise the same bits whatever the number of items
+        together = min(together, max(bound, 1))
     plan = _pad(plan, -(-bound // together) * together)
 
     def group_of_items(g, carry):
@@ -78,7 +81,7 @@ def _item(problem, tiles, kv_lens, seq, start, count):
             count=count,
             packed_start=cu[seq],
             q_len=cu[seq + 1] - cu[seq],
-            kv_len=kv_lens[seq],
+            kv_len=choose(count > 0, kv_lens[seq], 0),  # an unused item reads nothing
         )
         source = ArrayTiles(problem.keys, rows.seq, h, tiles.block_k)
         env_at = lambda *where: ArrayEnv(problem, rows, *where)  # noqa: E731
