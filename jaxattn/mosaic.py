@@ -15,12 +15,21 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from jaxattn.kernel import Env, Rows, attend
+from jaxattn.mosaic_blocks import (
+    ALIGN,
+    LaunchShape,
+    block_spec,
+    fold,
+    item_rows,
+    round_up,
+    tile_operand,
+    unfold,
+)
 from jaxattn.operands import PerHead, PerKey, PerPair, PerQuery, PerSequence, is_operand
 from jaxattn.problem import Packed, Problem, Tiles
 
 __all__ = ["default_tiles", "reason_not", "run"]
 
-ALIGN = 16  # sublanes of the largest tile we copy from: rows of packed keys start at a multiple
 LANES = 128
 SMEM_BYTES = 1 << 20  # of every generation
 SMEM_SPARE = 1 << 17  # left to the compiler
@@ -40,7 +49,7 @@ def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
             f"block tables and other scalars take {scalars} bytes: "
             f"scalar memory holds {SMEM_BYTES - SMEM_SPARE}; use larger pages or fewer sequences"
         )
-    shape = _Shape.of(problem, tiles)
+    shape = LaunchShape.of(problem, tiles)
     pairs = [x for x in _operands(problem) if isinstance(x, PerPair)]
     if pairs and shape.columns % min(shape.columns, LANES):
         return f"tiles.block_k={tiles.block_k}: a bias or dense mask needs a multiple of {LANES}"
@@ -56,7 +65,7 @@ def default_tiles(problem: Problem) -> Tiles:
     """Rows for the matrix unit, keys for long copies; one query an item when most decode."""
     mean = -(-problem.q.shape[0] // max(problem.num_seqs, 1))
     rows, block_k = (128, 256) if problem.q.dtype == jnp.float32 else (256, 512)
-    block_q = max(1, min(rows, _round_up(mean * problem.group, 8)) // problem.group)
+    block_q = max(1, min(rows, round_up(mean * problem.group, 8)) // problem.group)
     longest = 1 << max(problem.max_keys - 1, 0).bit_length()
     return Tiles(block_q, min(block_k, max(LANES, longest)))
 
@@ -65,19 +74,19 @@ def run(problem: Problem, tiles: Tiles | None, interpreter=None):
     """``out [T, H, Dv]`` in q's dtype and ``lse f32[T, H]`` (natural log)."""
     tiles = tiles or default_tiles(problem)
     problem = _copyable(problem)
-    shape = _Shape.of(problem, tiles)
+    shape = LaunchShape.of(problem, tiles)
     plan, kv_lens = problem.items(tiles.block_q)
     cu = jnp.append(problem.cu_q_lens, problem.q.shape[0]).astype(jnp.int32)
-    rows_of = _rows_of(plan, cu, tiles.block_q)
+    rows_of = item_rows(plan, cu, tiles.block_q)
     tree = jax.tree.structure((problem.mask, problem.scores, problem.sinks), is_leaf=is_operand)
     operands = _operands(problem)
     keys, where = _keys(problem, tiles)
     scalars = [plan.seq, plan.start, plan.count, cu, kv_lens, where.reshape(-1)]
     scalars += [x.value.reshape(-1) for x in operands if isinstance(x, PerHead | PerSequence)]
-    tensors, specs = [_fold(problem, rows_of, shape)], [_block(shape.rows, problem.q.shape[-1])]
+    tensors, specs = [fold(problem, rows_of, shape)], [block_spec(shape.rows, problem.q.shape[-1])]
     for x in operands:
         if isinstance(x, PerQuery | PerKey | PerPair):
-            tensor, spec = _tile_operand(problem, x, plan, rows_of, shape)
+            tensor, spec = tile_operand(problem, x, plan, rows_of, shape)
             tensors.append(tensor), specs.append(spec)
     kernel = functools.partial(
         _kernel,
@@ -96,7 +105,7 @@ def run(problem: Problem, tiles: Tiles | None, interpreter=None):
         num_scalar_prefetch=len(scalars),
         grid=(shape.kv_heads, shape.items),
         in_specs=[*specs, *[pl.BlockSpec(memory_space=pl.ANY)] * 2],
-        out_specs=[_block(shape.rows, shape.dv), _block(shape.rows, 1)],
+        out_specs=[block_spec(shape.rows, shape.dv), block_spec(shape.rows, 1)],
         scratch_shapes=[
             *(pltpu.VMEM((2, tiles.block_k, x.shape[-1]), x.dtype) for x in keys),
             pltpu.SemaphoreType.DMA((2, 2)),
@@ -110,38 +119,7 @@ def run(problem: Problem, tiles: Tiles | None, interpreter=None):
         interpret=_interpreter(interpreter),
         name="jaxattn_forward",
     )(*scalars, *tensors, *keys)
-    return _unfold(problem, out, rows_of, shape), _unfold(problem, lse, rows_of, shape)[..., 0]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Shape:
-    """The static sizes of one launch."""
-
-    items: int
-    kv_heads: int
-    group: int
-    block_q: int
-    rows: int  # block_q * group, padded
-    dv: int
-    block_k: int
-    columns: int  # key positions that whole tiles of the longest sequence cover
-    page_size: int  # 0 for packed keys
-
-    @classmethod
-    def of(cls, problem: Problem, tiles: Tiles):
-        keys, group = problem.keys, problem.group
-        shift = ALIGN if isinstance(keys, Packed) else 0
-        return cls(
-            items=problem.num_items(tiles.block_q),
-            kv_heads=keys.num_kv_heads,
-            group=group,
-            block_q=tiles.block_q,
-            rows=_round_up(tiles.block_q * group, ALIGN),
-            dv=keys.v.shape[-1],
-            block_k=tiles.block_k,
-            columns=_round_up(problem.max_keys + shift, tiles.block_k),
-            page_size=0 if isinstance(keys, Packed) else keys.cache.page_size,
-        )
+    return unfold(problem, out, rows_of, shape), unfold(problem, lse, rows_of, shape)[..., 0]
 
 
 def _kernel(*refs, tree, kinds, shape, scale, num_scalars, table_width):
@@ -353,7 +331,7 @@ def _copyable(problem):
 
 
 def _scalar_bytes(problem, tiles):
-    shape = _Shape.of(problem, tiles)
+    shape = LaunchShape.of(problem, tiles)
     where = problem.keys.starts if isinstance(problem.keys, Packed) else problem.keys.tables
     small = [x.value.size for x in _operands(problem) if isinstance(x, PerHead | PerSequence)]
     return 4 * (3 * shape.items + 2 * problem.num_seqs + 3 + where.size + sum(small))
@@ -363,103 +341,12 @@ def _keys(problem, tiles):
     """Keys and values in HBM as the sources read them, and where sequences find theirs."""
     if not isinstance(problem.keys, Packed):
         return (problem.keys.k, problem.keys.v), problem.keys.tables
-    pad = _round_up(problem.keys.k.shape[0], ALIGN) - problem.keys.k.shape[0] + tiles.block_k
+    pad = round_up(problem.keys.k.shape[0], ALIGN) - problem.keys.k.shape[0] + tiles.block_k
 
     def by_head(x):
         return jnp.pad(x.swapaxes(0, 1), ((0, 0), (0, pad), (0, 0)))
 
     return (by_head(problem.keys.k), by_head(problem.keys.v)), problem.keys.starts
-
-
-def _rows_of(plan, cu, block_q):
-    """``i32[I, block_q]``: the packed row of each query of each item; T where there is none."""
-    offset = jnp.arange(block_q, dtype=jnp.int32)
-    packed = (cu[plan.seq] + plan.start)[:, None] + offset
-    return jnp.where(offset < plan.count[:, None], packed, cu[-1])
-
-
-def _fold(problem, rows_of, shape):
-    """Queries as ``[K, I, rows, D]``."""
-    num_tokens, _, d = problem.q.shape
-    q = problem.q.reshape(num_tokens, shape.kv_heads, shape.group, d)
-    q = q.at[rows_of].get(mode="fill", fill_value=0)  # [I, block_q, K, G, D]
-    q = jnp.moveaxis(q, 2, 0).reshape(shape.kv_heads, shape.items, -1, d)
-    return jnp.pad(q, ((0, 0), (0, 0), (0, shape.rows - q.shape[2]), (0, 0)))
-
-
-def _unfold(problem, x, rows_of, shape):
-    """``[K, I, rows, n]`` back to ``[T, H, n]``."""
-    num_tokens = problem.q.shape[0]
-    x = x[:, :, : shape.block_q * shape.group]
-    x = x.reshape(shape.kv_heads, shape.items * shape.block_q, shape.group, -1)
-    place = jnp.arange(rows_of.size, dtype=jnp.int32)
-    found = jnp.zeros((num_tokens,), jnp.int32).at[rows_of.reshape(-1)].set(place, mode="drop")
-    return jnp.moveaxis(x[:, found], 0, 1).reshape(num_tokens, shape.kv_heads * shape.group, -1)
-
-
-def _tile_operand(problem, op, plan, rows_of, shape):
-    """An operand gathered into blocks, and how the pipeline picks an item's block."""
-    if isinstance(op, PerQuery):
-        value = op.value.at[rows_of].get(mode="clip")
-        value = _spread(value[:, :, None], shape)
-        return value, pl.BlockSpec((None, shape.rows, 1), lambda h, i, *_: (i, 0, 0))
-    column = jnp.arange(shape.columns, dtype=jnp.int32)
-    if isinstance(op, PerKey):
-        shifts = _shifts(problem)
-        place = (problem.key_base - shifts)[:, None] + column
-        value = op.value.at[jnp.maximum(place, 0)].get(mode="clip")[:, None]
-        last = problem.num_seqs - 1
-        return value, pl.BlockSpec(
-            (None, 1, shape.columns), lambda h, i, seqs, *_: (jnp.minimum(seqs[i], last), 0, 0)
-        )
-    value = _pair_rows(problem, op, plan, rows_of, shape, column)
-    per_head = value.shape[0] > 1
-    return value, pl.BlockSpec(
-        (None, None, shape.rows, shape.columns),
-        lambda h, i, *_: (h if per_head else 0, i, 0, 0),
-    )
-
-
-def _pair_rows(problem, op, plan, rows_of, shape, column):
-    """A PerPair operand as ``[K or 1, I, rows, columns]`` in f32, with columns where tiles have
-    their keys."""
-    x = op.value
-    seq = jnp.minimum(plan.seq, problem.num_seqs - 1)
-    row = {
-        "global": lambda: jnp.minimum(rows_of, x.shape[1] - 1),
-        "local": lambda: (
-            plan.start[:, None]
-            + jnp.minimum(jnp.arange(shape.block_q), jnp.maximum(plan.count[:, None] - 1, 0))
-        ),
-        "sequence": lambda: jnp.broadcast_to(seq[:, None], rows_of.shape),
-        "one": lambda: jnp.zeros_like(rows_of),
-    }[op.rows]()
-    key = column - _shifts(problem)[seq][:, None]  # [I, columns]
-    inside = (key >= 0) & (key < x.shape[2])
-    found = x[:, row[:, :, None], jnp.clip(key, 0, x.shape[2] - 1)[:, None, :]]
-    found = jnp.where(inside[:, None], found, jnp.zeros_like(found)).astype(jnp.float32)
-    if x.shape[0] == 1:
-        return _spread(found[0], shape)[None]
-    found = found.reshape(shape.kv_heads, shape.group, *found.shape[1:])
-    found = jnp.moveaxis(found, 1, 3).reshape(shape.kv_heads, shape.items, -1, shape.columns)
-    return jnp.pad(found, ((0, 0), (0, 0), (0, shape.rows - found.shape[2]), (0, 0)))
-
-
-def _spread(x, shape):
-    """``[I, block_q, n]`` to ``[I, rows, n]``: each query's entry for every head of its group."""
-    x = jnp.repeat(x, shape.group, axis=1)
-    return jnp.pad(x, ((0, 0), (0, shape.rows - x.shape[1]), (0, 0)))
-
-
-def _shifts(problem):
-    """``i32[N]``: where key 0 of each sequence stands in its tile 0."""
-    if isinstance(problem.keys, Packed):
-        return problem.keys.starts % ALIGN
-    return jnp.zeros((problem.num_seqs,), jnp.int32)
-
-
-def _block(rows, n):
-    return pl.BlockSpec((None, None, rows, n), lambda h, i, *_: (h, i, 0, 0))
 
 
 def _interpreter(interpreter):
@@ -468,7 +355,3 @@ def _interpreter(interpreter):
     return pltpu.InterpretParams(
         dma_execution_mode=interpreter.dma, detect_races=interpreter.detect_races
     )
-
-
-def _round_up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple
