@@ -102,11 +102,10 @@ def no_headroom(monkeypatch):
 @pytest.mark.parametrize("page_size", [1, 2, 16, 64, 256])
 def test_any_page_size_with_chunks_and_preemption(page_size, no_headroom):
     engine = engine_of(page_size)
-    # They start within a page of 64 and grow out of it; two at their longest do not fit.
-    prompts = [prompt[:20] + [5] * 40 for prompt in random_prompts(6, seed=page_size)]
+    # Two start together in the few pages, and do not fit any more as they grow.
+    prompts = [(prompt * 60)[:60] for prompt in random_prompts(6, seed=page_size)]
     check(limit(engine), prompts)
-    pages = -(-(60 + NEW) // page_size)
-    check(limit(engine, num_pages=pages + pages // 4, budget=7), prompts)
+    check(limit(engine, num_pages=2 * -(-60 // page_size), budget=7), prompts)
     if page_size < 256:  # one page holds a whole request there, and never needs another
         assert engine.scheduler.num_preemptions > 0
 

@@ -1,7 +1,6 @@
 """SmolLM2-135M-Instruct through the engine: the ids of transformers, however the work is cut.
 
 The goldens are greedy, 64 tokens each, end-of-text ignored; tests/golden/make_smollm2.py made them.
-One engine is compiled for all tests.
 """
 
 import json
@@ -24,16 +23,7 @@ PARAMS = SamplingParams(max_new_tokens=64, ignore_eos=True)
 LONGEST = 384
 
 
-@pytest.fixture(scope="module")
-def loaded():
-    try:
-        return models.load(fetch_smollm2(), dtype="float32")
-    except ConnectionError as error:
-        pytest.skip(f"needs the SmolLM2 weights: {error}")
-
-
-@pytest.fixture(scope="module")
-def engine(loaded):
+def make_engine(loaded):
     config = EngineConfig(
         max_model_len=LONGEST, num_pages=LONGEST, max_num_seqs=32, max_num_batched_tokens=256
     )
@@ -50,10 +40,10 @@ def engine(loaded):
     return engine
 
 
-def check(engine, names=None, *, num_pages=None, budget=256, params=PARAMS):
+def check(engine, names=None, *, num_pages=None, budget=256):
     records = [record for record in RECORDS if names is None or record["name"] in names]
     engine.scheduler = Scheduler(num_pages or engine.config.num_pages, 16, 32, budget)
-    completions = engine.generate([record["prompt_ids"] for record in records], params)
+    completions = engine.generate([record["prompt_ids"] for record in records], PARAMS)
     wrong = [
         record["name"]
         for record, completion in zip(records, completions, strict=True)
@@ -63,35 +53,36 @@ def check(engine, names=None, *, num_pages=None, budget=256, params=PARAMS):
     return completions
 
 
-def test_all_prompts_together(loaded, engine):
-    assert len(RECORDS) >= 20
-    completions = check(engine)
-    for record, completion in zip(RECORDS, completions, strict=True):
-        # transformers decodes all ids at once; the engine one by one, without special tokens.
-        assert completion.text == loaded.tokenizer.decode(record["ids"], skip_special=True)
-
-
-@pytest.mark.parametrize("name", ["capital", "emoji_joined", "chat_haiku"])
-def test_a_prompt_alone(engine, name):
-    check(engine, [name])
-
-
-def test_small_chunks_of_long_prompts(engine):
-    """Budget 8: the 311 tokens of the longest come in 40 and more chunks, beside decodes."""
+def test_ids_however_the_work_is_cut(monkeypatch):
+    """One test, since its engine takes far longer to compile than to run."""
+    try:
+        loaded = models.load(fetch_smollm2(), dtype="float32")
+    except ConnectionError as error:
+        pytest.skip(f"needs the SmolLM2 weights: {error}")
+    engine = make_engine(loaded)
+    all_together(engine, loaded.tokenizer)
+    for name in ("capital", "emoji_joined", "chat_haiku"):
+        check(engine, [name])
+    # The 311 tokens of the longest come in 40 and more chunks, beside decodes.
     check(engine, ["one_letter", "long", "digits", "spaces", "chinese"], budget=8)
-
-
-def test_few_pages_force_preemption(engine, monkeypatch):
+    chat_ends_by_itself(engine, loaded.tokenizer)
     monkeypatch.setattr(scheduler_module, "HEADROOM_TOKENS", 0)
     names = ["capital", "json", "sum", "russian", "arabic", "emoji", "tab", "chat_code"]
     check(engine, names, num_pages=20, budget=64)
     assert engine.scheduler.num_preemptions >= 3
 
 
-def test_a_chat_ends_by_itself(loaded, engine):
+def all_together(engine, tokenizer):
+    assert len(RECORDS) >= 20
+    completions = check(engine)
+    for record, completion in zip(RECORDS, completions, strict=True):
+        # transformers decodes all ids at once; the engine one by one, without special tokens.
+        assert completion.text == tokenizer.decode(record["ids"], skip_special=True)
+
+
+def chat_ends_by_itself(engine, tokenizer):
     """The two goldens that were made apart from transformers, in NumPy."""
     engine.scheduler = Scheduler(engine.config.num_pages, 16, 32, 256)
-    tokenizer = loaded.tokenizer
     question = [{"role": "user", "content": "What is the capital of France?"}]
     ids = tokenizer.encode(tokenizer.apply_chat_template(question), add_special=False)
     assert len(ids) == 37
