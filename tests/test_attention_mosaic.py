@@ -19,12 +19,12 @@ LATE, EARLY = "on_wait", "eager"
 both = pytest.mark.parametrize("dma", [LATE, EARLY])
 
 
-@parametrize(grids.sample(grids.tiny(grids.ALONE), 2))
+@parametrize(grids.sample(grids.tiny(grids.ALONE), 3))
 def test_masks_and_scores_alone(case):
     check_case(case, "mosaic", dma=LATE)
 
 
-@parametrize(grids.sample(grids.tiny(grids.ALONE), 2, first=1))
+@parametrize(grids.sample(grids.tiny(grids.ALONE), 3, first=1))
 def test_other_masks_and_scores_alone(case):
     check_case(case, "mosaic", dma=EARLY)
 

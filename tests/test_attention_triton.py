@@ -20,7 +20,7 @@ def test_pairs(case):
     check_case(case, "triton")
 
 
-@parametrize(grids.MODELS_MASKED, grids.GROUPS, grids.HEAD_DIMS, grids.EDGES)
+@parametrize(grids.MODELS_MASKED, grids.GROUPS, grids.sample(grids.HEAD_DIMS, 2), grids.EDGES)
 def test_features(case):
     check_case(case, "triton")
 
