@@ -11,7 +11,8 @@ only in how many queries a block has. A target gives
 * an environment, :class:`Env`, for what masks and scores read.
 
 The loop keeps (m, l, acc) of :mod:`jaxattn.tile` over tiles first..last in three ranges: masked,
-full, masked. Per full tile: 2 rows width (D + Dv) FLOPs and width (D + Dv) elements moved.
+full, masked (one range for a block of one query). Per full tile: 2 rows width (D + Dv) FLOPs and
+width (D + Dv) elements moved.
 """
 
 import dataclasses
@@ -28,9 +29,10 @@ __all__ = ["Env", "Rows", "attend"]
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The query rows of one item. All but ``rows`` and ``group`` are traced int32 scalars."""
+    """The query rows of one item. All but the first three are traced int32 scalars."""
 
-    rows: int  # rows of the tile, padding included
+    block_q: int  # the most queries of an item
+    rows: int  # rows of the tile: block_q * group and padding
     group: int  # query heads a kv head
     kv_head: Any
     seq: Any  # clipped to a real sequence
@@ -153,6 +155,9 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv:
     sink = None if sinks is None else whole.per_head(sinks)
     state = tile.init(rows.rows, dv, sink, flat=source.flat)
     source.begin(first, last, span)
+    if rows.block_q == 1:
+        # Masking the few rows of one query costs less than the registers and code of more loops.
+        return tile.finish(lax.fori_loop(first, last, masked, state))
     if mask.ragged_left or source.ragged:
         state = lax.fori_loop(first, full_first, masked, state)
     state = lax.fori_loop(full_first, full_last, plain, state)

@@ -135,6 +135,7 @@ def _kernel(*refs, tree, kinds, shape, scale, num_scalars, table_width):
     def _():
         seq = seqs[item]
         rows = Rows(
+            block_q=shape.block_q,
             rows=shape.rows,
             group=shape.group,
             kv_head=head,

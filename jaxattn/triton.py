@@ -100,8 +100,9 @@ def _kernel(*refs, tree, tiles, group, scale, num_seqs, uniform, paged):
     kv_heads = k_ref.shape[1]
     head = lax.rem(pl.program_id(0), kv_heads)
     item = lax.div(pl.num_programs(0) - 1 - pl.program_id(0), kv_heads)
-    sizes = {"rows": max(_pow2(tiles.block_q * group), MIN_DOT), "group": group, "kv_head": head}
-    rows = _rows(item, index, num_seqs, uniform, tiles.block_q, sizes)
+    padded = max(_pow2(tiles.block_q * group), MIN_DOT)
+    sizes = {"block_q": tiles.block_q, "rows": padded, "group": group, "kv_head": head}
+    rows = _rows(item, index, num_seqs, uniform, sizes)
 
     mask, scores, sinks = jax.tree.unflatten(tree, leaves)
     if paged:
@@ -120,12 +121,12 @@ def _kernel(*refs, tree, tiles, group, scale, num_seqs, uniform, paged):
     plt.store(lse_ref.at[place], lse, mask=rows.real())
 
 
-def _rows(item, index, num_seqs, uniform, block_q, sizes):
+def _rows(item, index, num_seqs, uniform, sizes):
     """The :class:`Rows` of a work item: by arithmetic when sequences are alike, else by tables."""
     seqs, starts, counts, cu, kv_lens, *_ = index
     if uniform is not None:
         q_len, kv_len = uniform
-        seq, start, count = uniform_item(item, q_len, block_q)
+        seq, start, count = uniform_item(item, q_len, sizes["block_q"])
         lens = {"packed_start": seq * q_len, "q_len": q_len, "kv_len": kv_len}
         return Rows(seq=seq, start=start, count=count, **lens, **sizes)
     seq, count = seqs[item], counts[item]

@@ -73,6 +73,7 @@ def _item(problem, tiles, kv_lens, seq, start, count):
 
     def head(h, q):
         rows = Rows(
+            block_q=block_q,
             rows=block_q * group,
             group=group,
             kv_head=h,
