@@ -119,5 +119,5 @@ EVERYWHERE = (
     "dense causal D128",
     "dense full ViT-L/14-336",
     "decode page 16",
-    "mixed page 16 window, softcap, sinks",
+    "mixed page 16",
 )

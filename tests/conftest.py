@@ -24,11 +24,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def spills(request):
-    recording = request.config.getoption("--record-spills")
-    record = Spills(recording)
-    yield record
-    if recording:
-        record.write()
+    return Spills(request.config.getoption("--record-spills"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Spilled registers of compiled kernels against the numbers recorded in golden/."""
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -11,14 +12,14 @@ class Spills:
     """Checks numbers against the record, or records them."""
 
     def __init__(self, recording: bool):
-        self.recording, self.found = recording, {}
+        self.recording = recording
 
     def check(self, target, compiler, chip, name, found: dict):
         """Fails when a number in `found` is larger than the one on record."""
-        self.found.setdefault(target, {"compiler": compiler}).setdefault(chip, {})[name] = found
+        path = GOLDEN / f"spills_{target}.json"
         if self.recording:
-            return
-        record = json.loads((GOLDEN / f"spills_{target}.json").read_text())
+            return _write(path, compiler, chip, name, found)
+        record = json.loads(path.read_text())
         slack = 1 if record["compiler"] == compiler else OTHER_COMPILER
         allowed = record[chip][name]
         for what, n in found.items():
@@ -26,8 +27,14 @@ class Spills:
                 f"{chip}, {name}: {what} {n}, recorded {allowed[what]} with {record['compiler']}"
             )
 
-    def write(self):
-        """The record of every target that was compiled."""
-        for target, found in self.found.items():
-            path = GOLDEN / f"spills_{target}.json"
-            path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+
+def _write(path, compiler, chip, name, found):
+    """Puts one entry into the record, and leaves the others as they are."""
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # another test process may be at the same
+        file.seek(0)
+        record = json.loads(file.read() or "{}")
+        record["compiler"] = compiler
+        record.setdefault(chip, {})[name] = found
+        file.truncate(0)
+        file.write(json.dumps(record, indent=1, sort_keys=True) + "\n")

@@ -1,7 +1,7 @@
 """The `triton` target compiled for three NVIDIA generations by the official Triton, without a GPU.
 
 Shared memory must fit the chip. Spilled bytes are held to golden/spills_gpu.json, which
-`pytest tests/test_lowering_gpu.py -n 0 --record-spills` writes anew.
+`pytest tests/test_lowering_gpu.py --record-spills` writes anew.
 """
 
 import warnings

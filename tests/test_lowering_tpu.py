@@ -1,7 +1,7 @@
 """The `mosaic` target compiled for five TPU generations by the real compiler, without a TPU.
 
 VMEM and SMEM overflows are the compiler's errors. Spilled registers are held to the numbers in
-golden/spills_tpu.json; `pytest tests/test_lowering_tpu.py -n 0 --record-spills` writes them anew.
+golden/spills_tpu.json; `pytest tests/test_lowering_tpu.py --record-spills` writes them anew.
 """
 
 import configurations
