@@ -6,6 +6,7 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
+from models.paths import expanded
 from models.smollm2 import fetch_smollm2
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -26,13 +27,15 @@ def resolve(name_or_path=None):
     name = str(name_or_path)
     if not name:  # Path("") would be the current directory
         raise FileNotFoundError("a model with an empty name does not exist")
-    path = Path(name).expanduser()
+    path = expanded(name, "the model")
     if path.is_dir():
         return path
     if path.is_file():
         if path.suffix in (".safetensors", ".json"):
             raise ValueError(f"{path}: give the directory, which also holds config.json")
         return path
+    if path.exists():
+        raise ValueError(f"{path} is not a regular file: give a GGUF file or a directory")
     if path.suffix in (".gguf", ".safetensors") or not HUB_ID.fullmatch(name):
         raise FileNotFoundError(f"{name} does not exist")
     return fetch_from_hub(name)

@@ -8,12 +8,15 @@ import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
+from models.wording import one_line
+
 
 def render(template, messages, *, add_generation_prompt, **variables):
     """The prompt text of `messages`, a list of {"role": ..., "content": ...}.
 
     variables: what else the template may use, such as bos_token. Raises ValueError when the
-    template does not compile, refuses the messages, or breaks a rule of the sandbox.
+    template does not compile, refuses the messages, breaks a rule of the sandbox, or fails in any
+    other way: it is a program that somebody else wrote.
     """
     try:
         return (
@@ -21,8 +24,11 @@ def render(template, messages, *, add_generation_prompt, **variables):
             .from_string(template)
             .render(messages=messages, add_generation_prompt=add_generation_prompt, **variables)
         )
-    except (jinja2.TemplateError, TypeError) as error:
-        raise ValueError(f"the chat template refuses these messages: {error}") from None
+    except jinja2.TemplateError as error:
+        reason = one_line(error)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {one_line(error)}"
+    raise ValueError(f"the chat template refuses these messages: {reason}")
 
 
 def _environment():

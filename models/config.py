@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from models.rope import Rope
+from models.wording import shown
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -60,6 +61,11 @@ class Config:
         for window in self.windows:
             if window is not None:
                 _positive("sliding_window", window)
+        for end in self.eos_token_ids:
+            if not 0 <= end < self.vocab_size:
+                raise ValueError(
+                    f"eos_token_id is {end}; it must be below vocab_size {self.vocab_size}"
+                )
 
     @property
     def group_size(self):
@@ -69,4 +75,4 @@ class Config:
 
 def _positive(name, value):
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        raise ValueError(f"{name} is {shown(value)}; it must be a whole number of at least 1")

@@ -1,8 +1,9 @@
 """A Config from the metadata of a GGUF file, as llama.cpp's converter writes it."""
 
 from models.config import Config
-from models.fields import needed, positive, whole
+from models.fields import needed, positive, texts, whole
 from models.rope import Rope, yarn_attention_factor
+from models.wording import shown
 
 FAMILIES = ("llama", "qwen2", "qwen3")  # general.architecture; Mistral is written as "llama"
 
@@ -31,7 +32,7 @@ def from_gguf(meta, tensors, rope_freqs=None):
     family = meta.get("general.architecture")
     if family not in FAMILIES:
         raise ValueError(
-            f"GGUF architecture {family!r} is not supported; one of {', '.join(FAMILIES)} is"
+            f"GGUF architecture {shown(family)} is not supported; one of {', '.join(FAMILIES)} is"
         )
 
     own = {key.removeprefix(f"{family}."): value for key, value in meta.items()}
@@ -54,8 +55,8 @@ def _token_id(meta, name):
 def _config(family, own, tensors, rope_freqs, meta):
     for key in UNSUPPORTED:
         if own.get(key):
-            raise ValueError(f"{key} is {own[key]!r}: that is not supported")
-    sizes = _sizes(own, len(meta.get("tokenizer.ggml.tokens", ())))
+            raise ValueError(f"{key} is {shown(own[key])}: that is not supported")
+    sizes = _sizes(own, len(texts(meta, "tokenizer.ggml.tokens")))
     window = whole(own, "attention.sliding_window", minimum=0) or None
     return Config(
         family=family,
@@ -82,7 +83,7 @@ def _sizes(own, tokens):
     for key in ("rope.dimension_count", "attention.value_length"):
         if own.get(key, head_dim) != head_dim:
             raise ValueError(
-                f"{key} is {own[key]!r}: only the head dimension, {head_dim}, is supported"
+                f"{key} is {shown(own[key])}: only the head dimension, {head_dim}, is supported"
             )
     return {
         "vocab_size": whole(own, "vocab_size", tokens),
@@ -108,7 +109,7 @@ def _rope(own, divisors):
         return Rope(**common) if old == 1 else Rope("linear", factor=old, **common)
     if kind not in ("linear", "yarn"):
         raise ValueError(
-            f"rope.scaling.type {kind!r} is not supported; 'none', 'linear' and 'yarn' are"
+            f"rope.scaling.type {shown(kind)} is not supported; 'none', 'linear' and 'yarn' are"
         )
     needed(own, ("rope.scaling.factor",), f"rope.scaling.type {kind!r}")
     factor = positive(own, "rope.scaling.factor")
@@ -116,7 +117,7 @@ def _rope(own, divisors):
         return Rope(kind, factor=factor, **common)
     mix = own.get("rope.scaling.yarn_ext_factor", 1.0)
     if mix != 1.0:
-        raise ValueError(f"rope.scaling.yarn_ext_factor is {mix!r}: only 1 is supported")
+        raise ValueError(f"rope.scaling.yarn_ext_factor is {shown(mix)}: only 1 is supported")
     # The file's factors multiply the one of the paper.
     attention_factor = yarn_attention_factor(factor)
     for key in ("attn_factor", "yarn_attn_factor"):

@@ -1,10 +1,9 @@
 """A Config from Hugging Face's config.json (and generation_config.json), as written on the Hub."""
 
-import json
-
 from models.config import Config
-from models.fields import needed, positive, whole
+from models.fields import flag, needed, positive, whole
 from models.rope import KINDS, Rope, yarn_attention_factor
+from models.wording import shown
 
 # Per family: the class name config.json gives in `architectures`, and the values that transformers
 # assumes for keys that the file leaves out and that do not have one value for all four.
@@ -59,29 +58,29 @@ def _config(raw, generation):
     family = raw.get("model_type")
     if not isinstance(family, str) or family not in ARCHITECTURES:
         raise ValueError(
-            f"model_type {family!r} is not supported; one of {', '.join(ARCHITECTURES)} is"
+            f"model_type {shown(family)} is not supported; one of {', '.join(ARCHITECTURES)} is"
         )
-    named = raw.get("architectures") or [ARCHITECTURES[family]]
-    if named != [ARCHITECTURES[family]]:
-        raise ValueError(f"architectures {named} is not supported; {ARCHITECTURES[family]} is")
+    named, known = raw.get("architectures"), [ARCHITECTURES[family]]
+    if named not in (None, [], known):
+        raise ValueError(f"architectures {shown(named)} is not supported; {known} is")
     raw = DEFAULTS[family] | raw
     for key, allowed in UNSUPPORTED.items():
         if raw.get(key) not in allowed:
-            raise ValueError(f"{key} {json.dumps(raw[key])} is not supported")
+            raise ValueError(f"{key} {shown(raw[key])} is not supported")
     if raw.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; 'silu' is")
-    bias = bool(raw.get("attention_bias", False)) and family in ("llama", "qwen3")
+        raise ValueError(f"hidden_act {shown(raw['hidden_act'])} is not supported; 'silu' is")
+    bias = flag(raw, "attention_bias") and family in ("llama", "qwen3")
     sizes = _sizes(raw)
     return Config(
         family=family,
         rope=_rope(raw, sizes["max_position_embeddings"]),
         windows=_windows(family, raw, sizes["num_layers"]),
         rms_norm_eps=positive(raw, "rms_norm_eps", 1e-6),
-        tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        tie_embeddings=flag(raw, "tie_word_embeddings"),
         # Qwen2 always has biases on q, k and v and never on o; no key of its config.json says so.
         qkv_bias=bias or family == "qwen2",
         out_bias=bias,
-        mlp_bias=bool(raw.get("mlp_bias", False)) and family == "llama",
+        mlp_bias=flag(raw, "mlp_bias") and family == "llama",
         qk_norm=family == "qwen3",
         **sizes,
         **_token_ids(raw, generation),
@@ -118,7 +117,7 @@ def _windows(family, raw, count):
     if family == "mistral":
         windows = (window,) * count
     else:
-        window = (window or 4096) if raw.get("use_sliding_window") else None
+        window = (window or 4096) if flag(raw, "use_sliding_window") else None
         first = whole(raw, "max_window_layers", 28, minimum=0)
         windows = tuple(window if i >= first else None for i in range(count))
     types = raw.get("layer_types")
@@ -127,7 +126,7 @@ def _windows(family, raw, count):
     known = ("full_attention", "sliding_attention")
     if not isinstance(types, list) or len(types) != count or any(t not in known for t in types):
         raise ValueError(
-            f"layer_types {types!r} is not supported; {count} of {' or '.join(known)} are"
+            f"layer_types {shown(types)} is not supported; {count} of {' or '.join(known)} are"
         )
     if "sliding_attention" in types and window is None:
         raise ValueError("layer_types has sliding_attention, but no sliding_window is set")
@@ -138,7 +137,7 @@ def _rope(raw, positions):
     """Rope of `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before)."""
     given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(given, dict):
-        raise ValueError(f"rope_parameters or rope_scaling is {given!r}; it must be an object")
+        raise ValueError(f"rope_parameters or rope_scaling is {shown(given)}; it must be an object")
     kind = given.get("rope_type", given.get("type", "default"))
     if kind == "dynamic":
         raise ValueError(
@@ -146,9 +145,11 @@ def _rope(raw, positions):
             "text, and cached keys would keep the old ones"
         )
     if kind not in KINDS:
-        raise ValueError(f"rope type {kind!r} is not supported; {', '.join(KINDS)} are")
+        raise ValueError(f"rope type {shown(kind)} is not supported; {', '.join(KINDS)} are")
     if given.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(f"partial_rotary_factor {given['partial_rotary_factor']} is not supported")
+        raise ValueError(
+            f"partial_rotary_factor {shown(given['partial_rotary_factor'])} is not supported"
+        )
     theta = positive(given, "rope_theta") or positive(raw, "rope_theta", 10000.0)
     if kind == "default":
         return Rope(theta=theta)
@@ -168,7 +169,7 @@ def _rope(raw, positions):
         original,
         beta_fast=positive(given, "beta_fast", 32.0),
         beta_slow=positive(given, "beta_slow", 1.0),
-        truncate=bool(given.get("truncate", True)),
+        truncate=flag(given, "truncate", True),
         attention_factor=_yarn_factor(given, factor),
     )
 

@@ -5,7 +5,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from models.fields import whole
+from models.wording import one_line
+
 MAGIC = b"GGUF"
+VERSIONS = (2, 3)
 # What GGUFReader raises on files that are cut off or overwritten, depending on where.
 BROKEN = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, EOFError)
 
@@ -19,7 +23,7 @@ class GGUFFile:
         self.path = Path(path)
         reader = _open(self.path)
         self.meta = {key: _contents(self.path, field) for key, field in reader.fields.items()}
-        parts = self.meta.get("split.count", 0)
+        parts = whole(self.meta, "split.count", 0, minimum=0)
         if parts > 1:
             raise ValueError(
                 f"{self.path} is one of {parts} parts; join them first with llama.cpp's "
@@ -62,17 +66,32 @@ def _open(path):
         raise FileNotFoundError(f"{path} does not exist")
     if not is_gguf(path):
         raise ValueError(f"{path} is not a GGUF file: it does not begin with {MAGIC.decode()}")
+    _check_version(path)
     try:
         return _Reader(path)
     except BROKEN as error:
-        raise ValueError(f"{path} is cut off or damaged: {error}") from None
+        raise ValueError(f"{path} is cut off or damaged: {one_line(error)}") from None
+
+
+def _check_version(path):
+    with open(path, "rb") as file:
+        head = file.read(8)[4:]
+    if len(head) < 4:
+        raise ValueError(f"{path} is cut off or damaged: it ends before the GGUF version")
+    version, swapped = (int.from_bytes(head, order) for order in ("little", "big"))
+    if swapped in VERSIONS:
+        raise ValueError(f"{path} is a big-endian GGUF file; only little-endian ones are supported")
+    if version not in VERSIONS:
+        raise ValueError(
+            f"{path} has GGUF version {version}; {' and '.join(map(str, VERSIONS))} are supported"
+        )
 
 
 def _contents(path, field):
     try:
         return field.contents()
     except BROKEN as error:
-        raise ValueError(f"{path} is damaged: metadata {field.name}: {error}") from None
+        raise ValueError(f"{path} is damaged: metadata {field.name}: {one_line(error)}") from None
 
 
 def _check_types(path, tensors):

@@ -14,6 +14,7 @@ from models.safetensors_files import SafetensorsSource, read_json
 from models.tokenizer import Tokenizer
 from models.tokenizer_gguf import tokenizer_from_gguf
 from models.tokenizer_hf import tokenizer_from_folder
+from models.wording import one_line, shown
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -44,15 +45,14 @@ def load(name_or_path=None, *, dtype="float32", implementation=None):
     wrong; everything that can be known without reading the weights is checked before they are read.
     """
     if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is not supported; one of {', '.join(DTYPES)} is")
+        raise ValueError(f"dtype {shown(dtype)} is not supported; one of {', '.join(DTYPES)} is")
     path = catalog.resolve(name_or_path)
     try:
         read = _read_folder if path.is_dir() else _read_gguf
         config, tokenizer, table, source = read(path)
     except ValueError as error:
-        if str(path) in str(error):
-            raise
-        raise ValueError(f"{path}: {error}") from None
+        where = "" if str(path) in str(error) else f"{path}: "
+        raise ValueError(where + one_line(error)) from None
     graphdef, state = llama.abstract(config, jnp.dtype(dtype), implementation)
     return Loaded(
         config=config,

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import safetensors
 
+from models.wording import one_line, shown, some
+
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 DTYPES = ("F64", "F32", "F16", "BF16")
@@ -43,7 +45,9 @@ def read_json(path):
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+        raise ValueError(f"{path} is not JSON: {one_line(error)}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply to be read") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}, not an object")
     return value
@@ -55,11 +59,17 @@ def _paths(folder):
         names = read_json(folder / INDEX).get("weight_map")
         if not isinstance(names, dict):
             raise ValueError(f"{folder / INDEX} has no weight_map")
-        paths = [folder / name for name in sorted(set(names.values()))]
-        missing = [path.name for path in paths if not path.is_file()]
+        for tensor, name in names.items():
+            if not isinstance(name, str) or not name:
+                raise ValueError(
+                    f"{folder / INDEX}: weight_map puts {tensor} into {shown(name)}; it must be "
+                    "the name of a file"
+                )
+        files = sorted(set(names.values()))
+        missing = [name for name in files if not (folder / name).is_file()]
         if missing:
-            raise FileNotFoundError(f"{folder} lacks {', '.join(missing)}, named in {INDEX}")
-        return paths
+            raise FileNotFoundError(f"{folder} lacks {some(missing)}, named in {INDEX}")
+        return [folder / name for name in files]
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     raise FileNotFoundError(f"{folder} has neither {SINGLE} nor {INDEX}")
@@ -69,4 +79,4 @@ def _open(path):
     try:
         return safetensors.safe_open(path, framework="numpy")
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
+        raise ValueError(f"{path} is not a whole safetensors file: {one_line(error)}") from None

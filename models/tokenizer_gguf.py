@@ -1,8 +1,11 @@
 """Tokenizer of a GGUF file's metadata: byte-level BPE ("gpt2") or SentencePiece ("llama")."""
 
+import struct
+
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
+from models.fields import flag, numbers, text, texts, whole
 from models.tokenizer import Tokenizer
 from models.tokenizer_hf import FastBackend
 from models.tokenizer_spm import (
@@ -13,6 +16,7 @@ from models.tokenizer_spm import (
     SentencePieceBackend,
     model_proto,
 )
+from models.wording import one_line, shown
 
 PREFIX = "tokenizer.ggml."
 # How text is cut into words before merges apply, per family of `tokenizer.ggml.pre`. None is
@@ -49,35 +53,38 @@ ADD_BOS = ("llama-bpe", "llama3", "llama-v3", "tekken")  # when the file does no
 
 def tokenizer_from_gguf(meta, eos_token_ids=()):
     """Tokenizer of GGUF metadata (key -> value). Raises ValueError naming what is not supported."""
-    kind = meta.get(PREFIX + "model")
+    kind = text(meta, PREFIX + "model")
     if kind not in BUILDERS:
-        raise ValueError(f"{PREFIX}model {kind!r} is not supported; {' and '.join(BUILDERS)} are")
-    tokens = meta.get(PREFIX + "tokens")
+        raise ValueError(
+            f"{PREFIX}model {shown(kind)} is not supported; {' and '.join(BUILDERS)} are"
+        )
+    tokens = texts(meta, PREFIX + "tokens")
     if not tokens:
         raise ValueError(f"the GGUF metadata has no {PREFIX}tokens")
     special = {
-        name: meta.get(f"{PREFIX}{name}_token_id") for name in ("bos", "eos", "padding", "unknown")
+        name: whole(meta, f"{PREFIX}{name}_token_id", minimum=0)
+        for name in ("bos", "eos", "padding", "unknown")
     }
-    special = {name: int(i) for name, i in special.items() if i is not None and i < len(tokens)}
-    texts = {
+    special = {name: i for name, i in special.items() if i is not None and i < len(tokens)}
+    names = {
         f"{short}_token": tokens[special[name]]
         for name, short in (("bos", "bos"), ("eos", "eos"), ("padding", "pad"), ("unknown", "unk"))
         if name in special
     }
     return Tokenizer(
         BUILDERS[kind](meta, tokens, special),
-        chat_template=meta.get("tokenizer.chat_template"),
-        special_tokens=texts,
+        chat_template=text(meta, "tokenizer.chat_template"),
+        special_tokens=names,
         bos_token_id=special.get("bos"),
         eos_token_ids=eos_token_ids,
     )
 
 
 def _byte_level_bpe(meta, tokens, special):
-    pre = meta.get(PREFIX + "pre", "default")
+    pre = text(meta, PREFIX + "pre", "default")
     if pre not in PATTERNS:
-        raise ValueError(f"{PREFIX}pre {pre!r} is not supported; {', '.join(PATTERNS)} are")
-    merges = meta.get(PREFIX + "merges")
+        raise ValueError(f"{PREFIX}pre {shown(pre)} is not supported; {', '.join(PATTERNS)} are")
+    merges = texts(meta, PREFIX + "merges")
     if not merges:
         raise ValueError(f"the GGUF metadata has no {PREFIX}merges")
     pattern = PATTERNS[pre]
@@ -88,7 +95,9 @@ def _byte_level_bpe(meta, tokens, special):
             ignore_merges=pattern in WHOLE_WORDS,
         )
     except Exception as error:  # the library raises bare Exception; a merge may be no pair
-        raise ValueError(f"the merges in the GGUF do not fit its tokens: {error}") from None
+        raise ValueError(
+            f"the merges in the GGUF do not fit its tokens: {one_line(error)}"
+        ) from None
     tokenizer = tokenizers.Tokenizer(bpe)
     if pattern == QWEN2:
         tokenizer.normalizer = normalizers.NFC()
@@ -96,7 +105,7 @@ def _byte_level_bpe(meta, tokens, special):
     tokenizer.decoder = decoders.ByteLevel()
     added = [
         tokenizers.AddedToken(tokens[i], special=kind == CONTROL, normalized=False)
-        for i, kind in enumerate(meta.get(PREFIX + "token_type", ()))
+        for i, kind in enumerate(_for_each(tokens, meta, "token_type", int))
         if kind in (CONTROL, USER_DEFINED)
     ]
     tokenizer.add_tokens(added)
@@ -113,40 +122,46 @@ def _pre_tokenizer(pre, pattern):
 
 
 def _sentence_pieces(meta, tokens, special):
-    missing = [PREFIX + key for key in ("scores", "token_type") if not meta.get(PREFIX + key)]
+    scores = _for_each(tokens, meta, "scores", float)
+    kinds = list(_for_each(tokens, meta, "token_type", int))
+    given = {"scores": scores, "token_type": kinds}
+    missing = [PREFIX + key for key, values in given.items() if not values]
     if missing:
         raise ValueError(f"the GGUF metadata has no {' and no '.join(missing)}")
-    kinds = list(meta[PREFIX + "token_type"])
     unknown = special.get("unknown", kinds.index(UNKNOWN) if UNKNOWN in kinds else 0)
     # A model has one unknown piece; files mark the padding of their vocabulary as unknown too.
     kinds = [UNUSED if kind == UNKNOWN else kind for kind in kinds]
     kinds[unknown] = UNKNOWN
-    proto = model_proto(
-        tokens,
-        meta[PREFIX + "scores"],
-        kinds,
-        add_space_prefix=meta.get(PREFIX + "add_space_prefix", True),
-        ids={
-            "unk": unknown,
-            "bos": special.get("bos", -1),
-            "eos": special.get("eos", -1),
-            "pad": special.get("padding", -1),
-        },
-    )
+    add_space_prefix = flag(meta, PREFIX + "add_space_prefix", True)
+    ids = {
+        "unk": unknown,
+        "bos": special.get("bos", -1),
+        "eos": special.get("eos", -1),
+        "pad": special.get("padding", -1),
+    }
     before, after = _around(meta, special, add_bos=True)
     try:
+        proto = model_proto(tokens, scores, kinds, add_space_prefix=add_space_prefix, ids=ids)
         return SentencePieceBackend(proto, before=before, after=after)
-    except RuntimeError as error:
-        raise ValueError(f"the SentencePiece vocabulary in the GGUF is broken: {error}") from None
+    except (RuntimeError, OverflowError, struct.error) as error:
+        raise ValueError(
+            f"the SentencePiece vocabulary in the GGUF is broken: {one_line(error)}"
+        ) from None
+
+
+def _for_each(tokens, meta, name, kind):
+    """The list of one number a token, or [] when the metadata does not have it."""
+    values = numbers(meta, PREFIX + name, kind)
+    if values and len(values) != len(tokens):
+        raise ValueError(f"{PREFIX}{name} has {len(values)} entries for {len(tokens)} tokens")
+    return values
 
 
 def _around(meta, special, add_bos):
     """Ids to put before and after a text, by the file's add_bos_token and add_eos_token."""
-    bos = (
-        [special["bos"]] if "bos" in special and meta.get(PREFIX + "add_bos_token", add_bos) else []
-    )
-    eos = [special["eos"]] if "eos" in special and meta.get(PREFIX + "add_eos_token", False) else []
-    return bos, eos
+    before = flag(meta, PREFIX + "add_bos_token", add_bos) and "bos" in special
+    after = flag(meta, PREFIX + "add_eos_token") and "eos" in special
+    return [special["bos"]] if before else [], [special["eos"]] if after else []
 
 
 BUILDERS = {"gpt2": _byte_level_bpe, "llama": _sentence_pieces}

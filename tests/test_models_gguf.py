@@ -81,6 +81,21 @@ def test_a_truncated_file(path):
     models.load(path)
 
 
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ((1).to_bytes(4, "little"), "has GGUF version 1; 2 and 3 are supported"),
+        ((99).to_bytes(4, "little"), "has GGUF version 99"),
+        ((3).to_bytes(4, "big"), "is a big-endian GGUF file; only little-endian ones are"),
+        (bytes(4), "has GGUF version 0"),
+    ],
+)
+def test_other_versions(version, message, path):
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + version + whole[8:])
+    refuse(path, message)
+
+
 def test_an_unknown_architecture(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
     _write(writer)
@@ -187,12 +202,29 @@ def test_scaling_in_metadata():
         ({"llama.attention.head_count_kv": 3}, "must be a multiple of num_kv_heads 3"),
         ({"llama.embedding_length": 4 * 12}, "head_dim 12 must be a multiple of 8"),
         ({"llama.vocab_size": 0}, "vocab_size is 0"),
+        ({"general.architecture": ["llama"]}, r"architecture \['llama'\] is not supported"),
+        ({"tokenizer.ggml.tokens": 5}, r"tokenizer\.ggml\.tokens is 5; it must be a list"),
+        ({"tokenizer.ggml.eos_token_id": "x"}, r"eos_token_id is 'x'; it must be a whole"),
+        ({"tokenizer.ggml.eos_token_id": 64}, "eos_token_id is 64; it must be below vocab_size 64"),
     ],
 )
 def test_metadata_that_is_refused(change, message):
     meta = {key: value for key, value in (META | change).items() if value is not None}
     with pytest.raises(ValueError, match=message):
         config_gguf.from_gguf(meta, {"output.weight"})
+
+
+class Meta(gguf.GGUFWriter):
+    """A writer of a file with one more piece of metadata, of whatever type."""
+
+    def __init__(self, path, key, value):
+        super().__init__(path, "llama")
+        self.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+
+
+def test_a_count_of_parts_that_is_no_number(tmp_path):
+    _write(Meta(tmp_path / "m.gguf", "split.count", "2"))
+    refuse(tmp_path / "m.gguf", "split.count is '2'; it must be a whole number")
 
 
 def refuse(path, message):

@@ -100,6 +100,10 @@ def test_a_broken_index(tmp_path):
     refuse(folder, "has no weight_map")
     index.write_text('{"weight_map": ')
     refuse(folder, "index.json is not JSON")
+    for name in (None, 5, [], ["model.safetensors"], {}, ""):
+        rewrite_to = {"weight_map": {"a": "model.safetensors", "b": name}}
+        index.write_text(json.dumps(rewrite_to))
+        refuse(folder, "weight_map puts b into .*; it must be the name of a file")
 
 
 @pytest.mark.parametrize(
@@ -117,6 +121,14 @@ def test_a_missing_file(file, message, folder):
 
 def test_a_path_to_the_weights_alone(folder):
     refuse(folder / "model.safetensors", "give the directory")
+
+
+def test_json_nested_too_deeply(folder):
+    for name in ("config.json", "tokenizer_config.json"):
+        whole = (folder / name).read_text()
+        (folder / name).write_text('{"a": ' + "[" * 100000)
+        refuse(folder, f"{name} is nested too deeply")
+        (folder / name).write_text(whole)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\x00\xff"])
@@ -189,6 +201,16 @@ LLAMA3 = families.FAMILIES["llama31"]["rope_scaling"]
         ({"vocab_size": 64.5}, "vocab_size is 64.5"),
         ({"rope_theta": 1.0}, "rope theta is 1.0; it must be above 1"),
         ({"eos_token_id": [2, "x"]}, "eos_token_id is 'x'"),
+        ({"eos_token_id": [2, 64]}, "eos_token_id is 64; it must be below vocab_size 64"),
+        (
+            {"architectures": "LlamaForCausalLM"},
+            r"architectures 'LlamaForCausalLM' is not supported; \['LlamaForCausalLM'\] is",
+        ),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false'; it must be true or"),
+        ({"attention_bias": "no"}, "attention_bias is 'no'; it must be true or false"),
+        ({"mlp_bias": 1}, "mlp_bias is 1; it must be true or false"),
+        ({"rope_scaling": ROPE | {"truncate": "x"}}, "truncate is 'x'; it must be true or false"),
+        ({"hidden_act": "x" * 5000}, "hidden_act 'xx.{100,130}xx' is not supported"),
     ],
 )
 def test_config_that_is_refused(change, message):

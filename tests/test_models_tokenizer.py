@@ -158,11 +158,41 @@ def test_ids(meta, text, ids):
         (byte_level_meta(merges=["he"]), "merges in the GGUF do not fit its tokens"),
         (pieces_meta(scores=None), r"no tokenizer\.ggml\.scores"),
         (pieces_meta(token_type=None, scores=None), r"scores and no tokenizer\.ggml\.token_type"),
+        (byte_level_meta(tokens="abc"), r"tokens is 'abc'; it must be a list of texts"),
+        (byte_level_meta(tokens=["a", 5]), r"tokens\[1\] is 5; it must be a list of texts"),
+        (byte_level_meta(add_bos_token="false"), "add_bos_token is 'false'; it must be true or"),
+        (byte_level_meta(bos_token_id=-1), "bos_token_id is -1; it must be a whole number of at"),
+        (byte_level_meta(token_type=[3]), "token_type has 1 entries for 266 tokens"),
+        (pieces_meta(unknown_token_id=-70), "unknown_token_id is -70"),
+        (pieces_meta(scores=[1e300] * 272), "the SentencePiece vocabulary in the GGUF is broken"),
     ],
 )
 def test_vocabularies_that_are_refused(meta, message):
     with pytest.raises(ValueError, match=message):
         tokenizer_from_gguf(meta)
+
+
+WRONG = ("x", 5, -5, 1.5, True, [], ["x"], [5], [[1]], ["a"] * 64, [1.5] * 272, {"a": 1})
+
+
+@pytest.mark.parametrize("meta", [byte_level_meta(), pieces_meta()], ids=["bytes", "pieces"])
+def test_metadata_of_wrong_types_raises_nothing_but_value_errors(meta):
+    """Whatever stands at any key, the vocabulary is refused in words or can be used."""
+    flags = ("add_bos_token", "add_eos_token", "add_space_prefix")
+    keys = [*meta, *(f"tokenizer.ggml.{name}" for name in flags), "tokenizer.chat_template"]
+    refusals = []
+    for key in keys:
+        for value in WRONG:
+            try:
+                tokenizer = tokenizer_from_gguf(meta | {key: value})
+            except ValueError as error:
+                refusals.append(str(error))
+            else:
+                assert type(tokenizer.encode("a")) is list, (key, value)
+    assert len(keys) * len(WRONG) / 2 < len(refusals) < len(keys) * len(WRONG)
+    for refusal in refusals:
+        assert "tokenizer." in refusal or "in the GGUF" in refusal, refusal
+        assert "\n" not in refusal
 
 
 def test_a_proto_from_gguf_lists_is_the_model_itself(tmp_path):
@@ -232,6 +262,57 @@ def test_tokenizer_json(folder):
     assert tokenizer_from_folder(folder, (3, 1)).eos_token_ids == (3, 1)
 
 
+@pytest.mark.parametrize("setting", ["truncation", "padding"])
+def test_training_settings_do_not_change_a_prompt(setting, folder):
+    """Truncation and padding that a training run left in tokenizer.json."""
+    path = folder / "tokenizer.json"
+    before = tokenizer_from_folder(folder).encode("abab")
+    stored = tokenizers.Tokenizer.from_file(str(path))
+    if setting == "truncation":
+        stored.enable_truncation(max_length=2)
+    else:
+        stored.enable_padding(length=20)
+    stored.save(str(path))
+    assert json.loads(path.read_text())[setting]
+    assert tokenizer_from_folder(folder).encode("abab") == before == [0, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (tokenizers.models.WordLevel({"a": 0}, unk_token="[UNK]"), "Missing .UNK. token"),
+        (tokenizers.models.Unigram([("a", -1.0)]), "`unk_id` is missing"),
+    ],
+    ids=["words", "unigrams"],
+)
+def test_a_text_that_has_no_ids(model, reason, tmp_path):
+    tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = tokenizer_from_folder(tmp_path)
+    assert tokenizer.encode("a") == [0]
+    with pytest.raises(ValueError, match=f"the tokenizer cannot encode this text: .*{reason}"):
+        tokenizer.encode("xyz")
+
+
+def test_half_a_surrogate_pair_is_no_text(tokenizer):
+    with pytest.raises(ValueError, match="the tokenizer cannot encode this text"):
+        tokenizer.encode("a\ud800")
+
+
+@pytest.mark.parametrize(
+    "template", [5, True, {"a": 1}, ["x"], [{}], [{"name": "default"}], [{"template": "x"}]]
+)
+def test_a_chat_template_that_is_no_text(template, folder):
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    with pytest.raises(ValueError, match=r"chat_template is .*; it must be text, or a list"):
+        tokenizer_from_folder(folder)
+
+
+def test_a_chat_template_of_other_bytes(folder):
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"chat_template\.jinja is not UTF-8 text"):
+        tokenizer_from_folder(folder)
+
+
 def test_where_a_chat_template_comes_from(folder):
     assert tokenizer_from_folder(folder).chat_template is None
     with pytest.raises(ValueError, match="this model has no chat template"):
@@ -281,6 +362,12 @@ def test_templates(template, text):
         ("{{ messages.append(1) }}", "unsafe"),
         ("{{ messages[0].content + 1 }}", "concatenate"),
         ("{{ nothing.at.all }}", "undefined"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError: division by zero"),
+        ("{% for i in range(10**9) %}{% endfor %}", "OverflowError"),
+        ("{{ 'a'.encode('foo') }}", "LookupError: unknown encoding"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{{ raise_exception('one\\ntwo') }}", "one; two"),
+        ("{{ strftime_now(5) }}", "TypeError"),
     ],
 )
 def test_templates_that_refuse(template, message):
