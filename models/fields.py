@@ -53,13 +53,13 @@ def text(raw, key, default=None):
 
 def texts(raw, key):
     """raw[key] as a list of strings, [] by default."""
-    return _items(raw, key, str, "a list of texts")
+    return _items(raw, key, str, "a list of texts", "text")
 
 
 def numbers(raw, key, kind=float):
     """raw[key] as a list of whole numbers (kind=int) or of numbers (kind=float), [] by default."""
-    kinds, rule = (int, "whole numbers") if kind is int else (int | float, "numbers")
-    return _items(raw, key, kinds, f"a list of {rule}")
+    kinds, one = (int, "whole number") if kind is int else (int | float, "number")
+    return _items(raw, key, kinds, f"a list of {one}s", f"a {one}")
 
 
 def needed(raw, keys, where):
@@ -69,7 +69,7 @@ def needed(raw, keys, where):
         raise ValueError(f"{where} lacks {', '.join(missing)}")
 
 
-def _items(raw, key, kind, rule):
+def _items(raw, key, kind, rule, rule_of_one):
     value = raw.get(key)
     if value is None:
         return []
@@ -77,5 +77,5 @@ def _items(raw, key, kind, rule):
         raise ValueError(f"{key} is {shown(value)}; it must be {rule}")
     for i, item in enumerate(value):
         if not isinstance(item, kind) or isinstance(item, bool):
-            raise ValueError(f"{key}[{i}] is {shown(item)}; it must be {rule}")
+            raise ValueError(f"{key}[{i}] is {shown(item)}; it must be {rule_of_one}")
     return value

@@ -84,17 +84,14 @@ def _byte_level_bpe(meta, tokens, special):
     pre = text(meta, PREFIX + "pre", "default")
     if pre not in PATTERNS:
         raise ValueError(f"{PREFIX}pre {shown(pre)} is not supported; {', '.join(PATTERNS)} are")
-    merges = texts(meta, PREFIX + "merges")
-    if not merges:
-        raise ValueError(f"the GGUF metadata has no {PREFIX}merges")
-    pattern = PATTERNS[pre]
+    pattern, merges = PATTERNS[pre], _merges(meta)
     try:
         bpe = models.BPE(
             vocab={token: i for i, token in enumerate(tokens)},
-            merges=[tuple(merge.split(" ", 1)) for merge in merges],
+            merges=merges,
             ignore_merges=pattern in WHOLE_WORDS,
         )
-    except Exception as error:  # the library raises bare Exception; a merge may be no pair
+    except Exception as error:  # the library raises bare Exception
         raise ValueError(
             f"the merges in the GGUF do not fit its tokens: {one_line(error)}"
         ) from None
@@ -111,6 +108,19 @@ def _byte_level_bpe(meta, tokens, special):
     tokenizer.add_tokens(added)
     before, after = _around(meta, special, add_bos=pre in ADD_BOS)
     return FastBackend(tokenizer, before=before, after=after)
+
+
+def _merges(meta):
+    """Pairs of tokens that become one, the first pair first."""
+    merges = texts(meta, PREFIX + "merges")
+    if not merges:
+        raise ValueError(f"the GGUF metadata has no {PREFIX}merges")
+    for i, merge in enumerate(merges):
+        if " " not in merge:
+            raise ValueError(
+                f"{PREFIX}merges[{i}] is {shown(merge)}; it must be two tokens with a space between"
+            )
+    return [tuple(merge.split(" ", 1)) for merge in merges]
 
 
 def _pre_tokenizer(pre, pattern):
