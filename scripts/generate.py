@@ -3,7 +3,6 @@
 import argparse
 import json
 import secrets
-import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -14,10 +13,11 @@ from scripts.options import (
     add_engine_options,
     add_model_options,
     check_engine_options,
+    flags_named,
     load_model,
     make_engine,
 )
-from scripts.prompts import read_prompts
+from scripts.prompts import check_text, read_prompts
 
 PROG = "generate"
 DESCRIPTION = """\
@@ -40,7 +40,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--prompts-file",
         metavar="FILE",
         help='one prompt a line, empty lines left out ("-": stdin); in a .jsonl file each line is '
-        'a string or an object with "prompt"',
+        'a string or {"prompt": string}',
     )
     parser.add_argument(
         "--chat", action="store_true", help="put each prompt into the model's chat template"
@@ -53,6 +53,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.system is not None and not args.chat:
         parser.error("--system needs --chat")
+    for name in ("top_k", "top_p", "min_p", "seed"):
+        if getattr(args, name) is not None and not args.temperature:
+            parser.error(f"--{name.replace('_', '-')} needs --temperature above 0")
     return args
 
 
@@ -61,12 +64,17 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     for flag, kind, default, name, text in (
         ("--max-new-tokens", int, 128, "N", "tokens to generate at most"),
         ("--temperature", float, 0.0, "T", "0 always takes the likeliest token"),
+    ):
+        text += " (default: %(default)s)"
+        group.add_argument(flag, type=kind, default=default, metavar=name, help=text)
+    # Without a default, so that one given without a temperature can be refused.
+    for flag, kind, default, name, text in (
         ("--top-k", int, 0, "K", "keep the K likeliest tokens; 0 keeps all"),
         ("--top-p", float, 1.0, "P", "keep the fewest tokens that add up to P"),
         ("--min-p", float, 0.0, "P", "keep tokens at least P times as likely as the likeliest"),
     ):
-        text += " (default: %(default)s)"
-        group.add_argument(flag, type=kind, default=default, metavar=name, help=text)
+        text += f" (default: {default})"
+        group.add_argument(flag, type=kind, metavar=name, help=text)
     group.add_argument(
         "--seed",
         type=int,
@@ -86,18 +94,11 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     prompts = read_prompts(args.prompt, args.prompts_file)
-    from jaxattn.engine import SamplingParams
-
-    params = SamplingParams(
-        max_new_tokens=args.max_new_tokens,
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        seed=args.seed,
-        stop=tuple(args.stop),
-    )
-    check_engine_options(args)
+    for text, flag in [(args.system, "--system"), *((stop, "--stop") for stop in args.stop)]:
+        check_text(text or "", flag)
+    with flags_named():
+        params = _sampling_params(args)
+        check_engine_options(args)
     if params.temperature > 0 and params.seed is None:
         params = replace(params, seed=secrets.randbits(32))
         say(f"{PROG}: seed {params.seed}")
@@ -106,10 +107,23 @@ def main(argv: list[str] | None = None) -> int:
     say(f"{PROG}: loaded the model in {time.perf_counter() - start:.1f} s")
     prompt_ids = [_encode(loaded.tokenizer, prompt, args) for prompt in prompts]
     longest = _max_model_len(args, loaded.config.max_position_embeddings, prompt_ids)
-    engine = make_engine(args, loaded, longest, len(prompts))
-    _print_all(engine, prompts, prompt_ids, params, args.json)
+    with flags_named():
+        engine = make_engine(args, loaded, longest, len(prompts))
+        _print_all(engine, prompts, prompt_ids, params, args.json)
     _report(engine.stats)
     return 0
+
+
+def _sampling_params(args: argparse.Namespace) -> Any:
+    from jaxattn.engine import SamplingParams
+
+    given = {name: getattr(args, name) for name in ("top_k", "top_p", "min_p", "seed")}
+    return SamplingParams(
+        max_new_tokens=args.max_new_tokens,
+        temperature=args.temperature,
+        stop=tuple(args.stop),
+        **{name: value for name, value in given.items() if value is not None},
+    )
 
 
 def _encode(tokenizer: Any, prompt: str, args: argparse.Namespace) -> list[int]:
@@ -127,20 +141,31 @@ def _encode(tokenizer: Any, prompt: str, args: argparse.Namespace) -> list[int]:
 def _max_model_len(args: argparse.Namespace, context: int, prompt_ids: list[list[int]]) -> int:
     """--max-model-len, or a length that fits the requests, rounded up so that programs are reused.
 
-    ValueError if it is beyond the model's context.
+    ValueError if it is beyond the model's context, or if a prompt leaves no room for a token.
     """
+    if context < 2:
+        raise ValueError(
+            f"the model's context is {context}: it must hold a prompt token and a generated one"
+        )
     longest = max(map(len, prompt_ids))
     if args.max_model_len is not None:
         if args.max_model_len > context:
             raise ValueError(
-                f"max_model_len must be at most the model's context of {context}, "
+                f"--max-model-len must be at most the model's context of {context}, "
                 f"got {args.max_model_len}"
             )
         limit = args.max_model_len
     else:
         wanted = longest + args.max_new_tokens
         limit = min(context, 1 << (wanted - 1).bit_length())
-    if longest < limit < longest + args.max_new_tokens:
+    for index, ids in enumerate(prompt_ids):
+        if not 1 <= len(ids) < limit:
+            whose = "the model's context of" if args.max_model_len is None else "--max-model-len"
+            raise ValueError(
+                f"prompt {index} has {len(ids)} tokens: it must have from 1 to {limit - 1}, so "
+                f"that with one generated token it fits {whose} {limit}"
+            )
+    if limit < longest + args.max_new_tokens:
         say(f"{PROG}: the longest prompt leaves room for {limit - longest} new tokens of {limit}")
     return limit
 
@@ -175,6 +200,10 @@ def _print_all(engine, prompts, prompt_ids, params, as_json: bool) -> None:
             printed += 1
     if streaming and not "".join(texts[0]).endswith("\n"):
         print(flush=True)
+    if cut := reasons.count("length"):
+        which = "the text" if len(prompts) == 1 else f"{cut} of {len(prompts)} texts"
+        limit = f"--max-new-tokens {params.max_new_tokens} or at the model length"
+        say(f"{PROG}: {which} ended at {limit}")
 
 
 def _print_titled(index: int, prompt: str, text: str) -> None:
@@ -186,7 +215,10 @@ def _print_titled(index: int, prompt: str, text: str) -> None:
 
 def _on_compile(number: int, count: int, bucket: tuple[int, int]) -> None:
     tokens, seqs = bucket
-    say(f"{PROG}: compiling step {number + 1} of {count} ({tokens} tokens, {seqs} sequences)")
+    say(
+        f"{PROG}: compiling step {number + 1} of {count} ({tokens} tokens, {seqs} sequences), "
+        "or reading it from the cache"
+    )
 
 
 def _report(stats) -> None:
@@ -198,5 +230,4 @@ def _report(stats) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(errors="replace")
     console.run(PROG, main)

@@ -1,7 +1,10 @@
 """The options that programs with an engine share, and the engine they make."""
 
 import argparse
+import contextlib
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,16 @@ DTYPES = ("float32", "bfloat16", "float16")
 IMPLEMENTATIONS = ("mosaic", "triton", "xla", "reference")
 # More sequences at once than this rarely help a laptop, and every one takes cache.
 MOST_SEQS = 32
+BATCHED_TOKENS = 512
+# What the engine calls the values of flags. The last three are ordinary words: they are the value's
+# name only where a message begins with them.
+_PARAMETERS = (
+    "max_new_tokens|top_k|top_p|min_p|max_num_seqs|max_num_batched_tokens|max_model_len|page_size"
+    "|num_pages|memory_fraction"
+)
+_PARAMETER = re.compile(
+    rf"(?<![\w/.-])({_PARAMETERS})(?![\w/.-])|^(temperature|seed|stop)(?= must)"
+)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +58,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--max-num-batched-tokens",
         type=int,
         metavar="N",
-        default=512,
-        help="tokens in a step; longer prompts run in chunks (default: %(default)s)",
+        help="tokens in a step, at least --max-num-seqs; longer prompts run in chunks (default: "
+        f"{BATCHED_TOKENS}, or --max-num-seqs if that is more)",
     )
     group.add_argument(
         "--max-model-len",
@@ -74,8 +87,25 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--memory-fraction",
         type=float,
         metavar="F",
-        help="size the cache as this fraction of the device's memory (on a CPU: of the machine's)",
+        help="let the cache take up to this fraction of the device's memory (on a CPU: of the "
+        "machine's); it is never larger than every request of a step needs",
     )
+
+
+@contextlib.contextmanager
+def flags_named() -> Iterator[None]:
+    """Make the ValueErrors of the engine name flags where they name its parameters."""
+    try:
+        yield
+    except ValueError as error:
+        message = _PARAMETER.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error))
+        raise ValueError(message) from error
+
+
+def _batched_tokens(args: argparse.Namespace) -> int:
+    if args.max_num_batched_tokens is not None:
+        return args.max_num_batched_tokens
+    return max(BATCHED_TOKENS, args.max_num_seqs or 1)
 
 
 def check_engine_options(args: argparse.Namespace) -> None:
@@ -87,7 +117,7 @@ def check_engine_options(args: argparse.Namespace) -> None:
         num_pages=1 if args.num_pages is None else args.num_pages,
         page_size=args.page_size,
         max_num_seqs=1 if args.max_num_seqs is None else args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
+        max_num_batched_tokens=_batched_tokens(args),
     )
     if args.memory_fraction is not None and not 0 < args.memory_fraction <= 1:
         raise ValueError(
@@ -97,20 +127,34 @@ def check_engine_options(args: argparse.Namespace) -> None:
 
 def load_model(args: argparse.Namespace) -> Any:
     """models.load with the options, after setting up JAX's compilation cache."""
-    import jax
 
     import models
 
     use_compilation_cache()
-    backend = jax.default_backend()
+    backend = _backend()
     needed = {"mosaic": "tpu", "triton": "gpu"}.get(args.implementation, backend)
     if backend != needed:
         raise ValueError(
-            f"implementation {args.implementation} needs a {needed.upper()}, "
+            f"--implementation {args.implementation} needs a {needed.upper()}, "
             f"and JAX runs on: {backend}"
         )
     dtype = args.dtype or ("float32" if backend == "cpu" else "bfloat16")
     return models.load(args.model, dtype=dtype, implementation=args.implementation)
+
+
+def _backend() -> str:
+    """The platform JAX runs on. ValueError if it cannot run on what JAX_PLATFORMS asks for."""
+    import jax
+
+    try:
+        return jax.default_backend()
+    except RuntimeError as error:
+        asked = os.environ.get("JAX_PLATFORMS")
+        if not asked:
+            raise
+        raise ValueError(
+            f"JAX_PLATFORMS is {asked!r}, and JAX cannot run on it: {error}"
+        ) from error
 
 
 def use_compilation_cache() -> None:
@@ -143,20 +187,22 @@ def make_engine(args: argparse.Namespace, loaded: Any, max_model_len: int, num_s
     from jaxattn.engine.memory import default_pages, pages_in_memory
     from jaxattn.engine.pages import pages_for
 
-    max_num_seqs = args.max_num_seqs or min(num_seqs, MOST_SEQS, args.max_num_batched_tokens)
+    max_num_seqs = args.max_num_seqs or min(num_seqs, MOST_SEQS, _batched_tokens(args))
+    # More pages than these would never be used.
+    wanted = min(max_num_seqs, num_seqs) * pages_for(max_model_len, args.page_size)
     if args.memory_fraction is not None:
-        num_pages = pages_in_memory(loaded.cache_spec, args.page_size, args.memory_fraction)
+        fitting = pages_in_memory(loaded.cache_spec, args.page_size, args.memory_fraction)
+        num_pages = min(fitting, wanted)
     elif args.num_pages is not None:
-        num_pages = args.num_pages
+        num_pages = min(args.num_pages, wanted)
     else:
-        wanted = min(max_num_seqs, num_seqs) * pages_for(max_model_len, args.page_size)
         num_pages = default_pages(loaded.cache_spec, args.page_size, wanted)
     config = EngineConfig(
         max_model_len=max_model_len,
         num_pages=num_pages,
         page_size=args.page_size,
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
+        max_num_batched_tokens=_batched_tokens(args),
     )
     return Engine(
         loaded.step,

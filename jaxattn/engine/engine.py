@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxattn.engine.buckets import Bucket, all_buckets, buckets_for
+from jaxattn.engine.checks import integer
 from jaxattn.engine.config import EngineConfig
 from jaxattn.engine.pages import pages_for
 from jaxattn.engine.runner import Runner, Step
@@ -110,10 +111,22 @@ class Engine:
     def add_request(self, prompt: Prompt, params: SamplingParams = GREEDY) -> int:
         """Queue a request; returns its index, which counts up from 0.
 
-        ValueError if the prompt is empty, has an id out of the vocabulary, or leaves no room for a
-        token in max_model_len (it is never cut), or if the cache is too small for it alone.
+        ValueError if the prompt is empty, is neither text nor integers, has an id out of the
+        vocabulary, or leaves no room for a token in max_model_len (it is never cut), or if the
+        cache is too small for it alone.
         """
-        token_ids = self._encode(prompt)
+        return self._add(f"prompt {self._next_index}", prompt, params)
+
+    def _add(self, name: str, prompt: Prompt, params: SamplingParams) -> int:
+        """As add_request; errors call the prompt by `name`."""
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"params of {name} must be SamplingParams, got {params!r}")
+        token_ids = self._encode(name, prompt)
+        wrong = [i for i in params.stop_token_ids if i >= self._vocab_size]
+        if wrong:
+            raise ValueError(
+                f"stop_token_ids must be ids from 0 to {self._vocab_size - 1}, got {wrong[0]}"
+            )
         if params.stop and self._tokenizer is None:
             raise ValueError(f"stop {params.stop!r} needs a tokenizer, and the engine has none")
         sequence = Sequence(
@@ -124,7 +137,10 @@ class Engine:
             params=params,
             seed=secrets.randbits(64) if params.seed is None else params.seed,
         )
-        self.scheduler.add(sequence)
+        try:
+            self.scheduler.add(sequence)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
         if self._tokenizer is not None:
             self._texts[sequence.index] = TextStream(self._tokenizer.stream(), params.stop)
         self._next_index += 1
@@ -168,17 +184,17 @@ class Engine:
 
         An Output's index is the prompt's place in `prompts`. Unless warm_up has been called, what
         these prompts need is compiled first. Every prompt is checked before the first step; the
-        errors are those of add_request, and RuntimeError if other requests are under way. Closing
-        the iterator drops what is unfinished.
+        errors are those of add_request, ValueError if `params` is a list of another length, and
+        RuntimeError if other requests are under way. Closing the iterator drops what is unfinished.
         """
         if self.has_work:
             raise RuntimeError("stream and generate need an engine without other requests")
-        each = params if isinstance(params, list) else [params] * len(prompts)
+        each = _params_of_each(prompts, params)
         first = self._next_index
         try:
-            for prompt, prompt_params in zip(prompts, each, strict=True):
-                self.add_request(prompt, prompt_params)
-            if not self._warm:
+            for index, (prompt, prompt_params) in enumerate(zip(prompts, each, strict=True)):
+                self._add(f"prompt {index}", prompt, prompt_params)
+            if self.has_work and not self._warm:
                 self._compile(self._needed_buckets(), on_compile)
             while self.has_work:
                 for output in self.step():
@@ -194,6 +210,7 @@ class Engine:
         on_compile: OnCompile | None = None,
     ) -> list[Completion]:
         """As `stream`, but all at once: a Completion for each prompt, in their order."""
+        _params_of_each(prompts, params)
         token_ids: list[list[int]] = [[] for _ in prompts]
         texts: list[list[str]] = [[] for _ in prompts]
         reasons: list[str] = [""] * len(prompts)
@@ -205,16 +222,17 @@ class Engine:
             Completion(i, token_ids[i], "".join(texts[i]), reasons[i]) for i in range(len(prompts))
         ]
 
-    def _encode(self, prompt: Prompt) -> list[int]:
-        """The prompt's ids, checked; errors name the prompt by the index it would have had."""
-        name = f"prompt {self._next_index}"
+    def _encode(self, name: str, prompt: Prompt) -> list[int]:
+        """The prompt's ids, checked; errors call the prompt by `name`."""
+        if isinstance(prompt, bytes | bytearray) or not hasattr(prompt, "__len__"):
+            raise ValueError(f"{name} must be text or a list of ids, got {prompt!r}")
         if len(prompt) == 0:
             raise ValueError(f"{name} is empty: it must have at least one character or id")
         if isinstance(prompt, str):
             if self._tokenizer is None:
                 raise ValueError(f"{name} is text, and the engine has no tokenizer: give ids")
             prompt = self._tokenizer.encode(prompt)
-        token_ids = [int(token_id) for token_id in prompt]
+        token_ids = [integer(f"each id of {name}", token_id) for token_id in prompt]
         wrong = [i for i in token_ids if not 0 <= i < self._vocab_size]
         if wrong:
             raise ValueError(
@@ -267,13 +285,32 @@ class Engine:
         is_end = token_id in params.stop_token_ids or (
             token_id in self._eos_token_ids and not params.ignore_eos
         )
-        shown = text.push(token_id) if text is not None and not is_end else ""
-        if is_end or (text is not None and text.stopped):
-            sequence.finish_reason = "stop"
-        elif len(sequence.token_ids) == sequence.max_tokens:
-            sequence.finish_reason = "length"
-        if sequence.finish_reason is not None:
+        is_last = is_end or len(sequence.token_ids) >= sequence.max_tokens
+        shown, stopped = "", is_end
+        if text is not None:
+            shown = "" if is_end else text.push(token_id)
+            # What was held back may complete a stop string as it comes out.
+            shown += text.flush() if is_last else ""
+            stopped = is_end or text.stopped
+        if is_last or stopped:
+            sequence.finish_reason = "stop" if stopped else "length"
             self.scheduler.remove(sequence)
-            shown += text.flush() if text is not None else ""
             self._texts.pop(sequence.index, None)
         return Output(sequence.index, token_id, shown, sequence.finish_reason)
+
+
+def _params_of_each(
+    prompts: list[Prompt], params: SamplingParams | list[SamplingParams]
+) -> list[SamplingParams]:
+    """The params of each prompt. ValueError unless both are lists, or one SamplingParams is."""
+    if not isinstance(prompts, list | tuple):
+        raise ValueError(f"prompts must be a list of prompts, got {prompts!r}")
+    if isinstance(params, SamplingParams):
+        return [params] * len(prompts)
+    if not isinstance(params, list | tuple):
+        raise ValueError(f"params must be SamplingParams, or a list of them, got {params!r}")
+    if len(params) != len(prompts):
+        raise ValueError(
+            f"params must have an entry for each of the {len(prompts)} prompts, got {len(params)}"
+        )
+    return list(params)

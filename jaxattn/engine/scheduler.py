@@ -59,9 +59,9 @@ class Scheduler:
         needed = self._pages_for(sequence.max_tokens - 1)
         if needed > self.pages.num_pages:
             raise ValueError(
-                f"request {sequence.index} may need {needed} cache pages for {sequence.max_tokens}"
-                f" tokens, but num_pages is {self.pages.num_pages} (page_size {self.page_size}): "
-                f"raise num_pages, or lower max_new_tokens"
+                f"the request may need {needed} cache pages for {sequence.max_tokens} tokens, but "
+                f"num_pages is {self.pages.num_pages} (page_size {self.page_size}): raise "
+                f"num_pages, or lower max_new_tokens"
             )
         self.waiting.append(sequence)
 

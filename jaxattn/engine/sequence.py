@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
+from jaxattn.engine.checks import entries, integer, number
+
 SMALLEST_TEMPERATURE = 1e-5  # below this a float32 division by it may overflow to inf
 
 
@@ -35,10 +37,7 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self):
-        if isinstance(self.stop, str):
-            raise ValueError(f"stop must be a tuple of strings, got the string {self.stop!r}")
-        object.__setattr__(self, "stop", tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        self._check_types()
         _check("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1")
         temperature_fits = self.temperature == 0 or (
             SMALLEST_TEMPERATURE <= self.temperature < math.inf
@@ -51,6 +50,25 @@ class SamplingParams:
         seed_fits = self.seed is None or 0 <= self.seed < 2**64
         _check("seed", self.seed, seed_fits, "from 0 to 2**64 - 1")
         _check("stop", self.stop, all(self.stop), "strings of at least one character")
+        ids_fit = all(token_id >= 0 for token_id in self.stop_token_ids)
+        _check("stop_token_ids", self.stop_token_ids, ids_fit, "ids of at least 0")
+
+    def _check_types(self) -> None:
+        """Make every field what its annotation says, from NumPy's numbers and from lists too."""
+        values = {name: integer(name, getattr(self, name)) for name in ("max_new_tokens", "top_k")}
+        for name in ("temperature", "top_p", "min_p"):
+            values[name] = number(name, getattr(self, name))
+        values["seed"] = None if self.seed is None else integer("seed", self.seed)
+        values["stop"] = entries("stop", self.stop, "strings")
+        are_strings = all(isinstance(stop, str) for stop in values["stop"])
+        _check("stop", self.stop, are_strings, "a tuple of strings")
+        values["stop_token_ids"] = tuple(
+            integer("each of stop_token_ids", token_id)
+            for token_id in entries("stop_token_ids", self.stop_token_ids, "ids")
+        )
+        _check("ignore_eos", self.ignore_eos, isinstance(self.ignore_eos, bool), "True or False")
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 def _check(name: str, value, holds: bool, rule: str) -> None:
