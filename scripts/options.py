@@ -148,13 +148,12 @@ def _backend() -> str:
 
     try:
         return jax.default_backend()
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:  # JAX 0.12 asserts where CUDA finds no GPU
         asked = os.environ.get("JAX_PLATFORMS")
         if not asked:
             raise
-        raise ValueError(
-            f"JAX_PLATFORMS is {asked!r}, and JAX cannot run on it: {error}"
-        ) from error
+        why = str(error) or "it finds no device"
+        raise ValueError(f"JAX_PLATFORMS is {asked!r}, and JAX cannot run on it: {why}") from error
 
 
 def use_compilation_cache() -> None:

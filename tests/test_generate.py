@@ -206,6 +206,7 @@ def test_one_prompt_prints_its_text_and_nothing_else(call, model):
     assert "prefill 5 tokens" in err
     assert "decode 19 tokens" in err
     assert "compiling took" in err
+    assert "the text ended at --max-new-tokens 20 or at the model length" in err
     code, again, _ = call(*argv)
     assert (code, again) == (0, out)  # greedy
     code, line, _ = call(*argv, "--json")

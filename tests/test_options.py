@@ -66,13 +66,26 @@ def test_errors_name_flags(message, expected):
         raise ValueError(message)
 
 
-def test_a_platform_that_jax_cannot_run_on(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (RuntimeError("Unknown backend foo"), "Unknown backend foo"),
+        (AssertionError(), "it finds no device"),
+    ],
+    ids=str,
+)
+def test_a_platform_that_jax_cannot_run_on(monkeypatch, error, why):
     def fail():
-        raise RuntimeError("Unknown backend foo")
+        raise error
 
     monkeypatch.setattr("jax.default_backend", fail)
     monkeypatch.setenv("JAX_PLATFORMS", "foo")
-    with pytest.raises(ValueError, match=r"JAX_PLATFORMS is 'foo', .*: Unknown backend foo"):
+    with pytest.raises(
+        ValueError, match=f"JAX_PLATFORMS is 'foo', and JAX cannot run on it: {why}"
+    ):
+        options._backend()
+    monkeypatch.delenv("JAX_PLATFORMS")
+    with pytest.raises(type(error)):
         options._backend()
 
 
