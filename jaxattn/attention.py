@@ -6,6 +6,8 @@ dim, N sequences, W pages a block table names.
 """
 
 import functools
+import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ from jax import lax
 from jaxattn import interpreting, mosaic, reference, tile, triton, xla
 from jaxattn.masks import Causal, Full, Mask
 from jaxattn.operands import Layout, PerHead, bind
-from jaxattn.paging import PagedKV
+from jaxattn.paging import DTYPES, PagedKV
 from jaxattn.problem import Packed, Paged, Problem, Tiles
 from jaxattn.refusal import refuse
 from jaxattn.scores import Score
@@ -22,7 +24,6 @@ from jaxattn.scores import Score
 __all__ = ["attention", "merge_states", "paged_attention", "varlen_attention"]
 
 TARGETS = {"mosaic": mosaic, "triton": triton, "xla": xla}
-DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
 
 
 def attention(
@@ -60,7 +61,9 @@ def attention(
     Raises:
       ValueError: a shape, dtype or name breaks a rule above, or the target cannot do the call.
     """
-    _shapes("q [B, T, H, D]", q, 4), _shapes("k [B, S, K, D]", k, 4), _shapes("v", v, 4)
+    q = _array("q [B, T, H, D]", q, 4)
+    k, v = _array("k [B, S, K, D]", k, 4), _array("v [B, S, K, Dv]", v, 4)
+    options = _options(q, k, v, mask, score, scale, sinks, implementation, tiles)
     b, t, h, d = q.shape
     s = k.shape[1]
     if k.shape[0] != b or v.shape[:3] != k.shape[:3]:
@@ -79,7 +82,7 @@ def attention(
         starts,
         s,
         layout,
-        (mask, score, scale, sinks, implementation, tiles),
+        options,
         uniform=t,
     )
     out, lse = out.reshape(b, t, h, v.shape[-1]), lse.reshape(b, t, h)
@@ -114,7 +117,9 @@ def varlen_attention(
     Returns:
       ``[T, H, Dv]`` and, on request, ``f32[T, H]``; rows past ``cu_q_lens[-1]`` are 0 and -inf.
     """
-    _shapes("q [T, H, D]", q, 3), _shapes("k [S, K, D]", k, 3), _shapes("v", v, 3)
+    q, k = _array("q [T, H, D]", q, 3), _array("k [S, K, D]", k, 3)
+    v = _array("v [S, K, Dv]", v, 3)
+    options = _options(q, k, v, mask, score, scale, sinks, implementation, tiles)
     cu_q_lens, cu_k_lens = _ints("cu_q_lens", cu_q_lens, 1), _ints("cu_k_lens", cu_k_lens, 1)
     if cu_q_lens.shape != cu_k_lens.shape or cu_q_lens.shape[0] < 1:
         raise ValueError(
@@ -137,7 +142,7 @@ def varlen_attention(
         starts,
         k.shape[0],
         layout,
-        (mask, score, scale, sinks, implementation, tiles),
+        options,
     )
     return (out, lse) if return_lse else out
 
@@ -174,9 +179,11 @@ def paged_attention(
     Returns:
       ``[T, H, Dv]`` and, on request, ``f32[T, H]``; rows past ``cu_q_lens[-1]`` are 0 and -inf.
     """
-    _shapes("q [T, H, D]", q, 3)
+    q = _array("q [T, H, D]", q, 3)
     if not isinstance(cache, PagedKV):
         raise ValueError(f"cache is a {type(cache).__name__}: it must be a PagedKV")
+    cache.check()
+    options = _options(q, cache.k, cache.v, mask, score, scale, sinks, implementation, tiles, 1)
     tables, seq_lens = _ints("block_tables", block_tables, 2), _ints("seq_lens", seq_lens, 1)
     cu_q_lens = _ints("cu_q_lens", cu_q_lens, 1)
     n = seq_lens.shape[0]
@@ -200,7 +207,7 @@ def paged_attention(
         jnp.arange(n, dtype=jnp.int32) * width,
         width,
         layout,
-        (mask, score, scale, sinks, implementation, tiles),
+        options,
     )
     return (out, lse) if return_lse else out
 
@@ -220,11 +227,15 @@ def merge_states(out_a, lse_a, out_b, lse_b):
     Raises:
       ValueError: the shapes do not fit.
     """
+    out_a, lse_a, out_b, lse_b = map(jnp.asarray, (out_a, lse_a, out_b, lse_b))
     if out_a.shape != out_b.shape or not lse_a.shape == lse_b.shape == out_a.shape[:-1]:
         raise ValueError(
             f"out_a {out_a.shape}, out_b {out_b.shape}: must be equal, "
             f"and lse_a {lse_a.shape}, lse_b {lse_b.shape} the same without the last axis"
         )
+    for name, x in (("out_a", out_a), ("out_b", out_b), ("lse_a", lse_a), ("lse_b", lse_b)):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise ValueError(f"{name} is {x.dtype}: it must be of floats")
     empty = lambda lse: jnp.where(jnp.isposinf(lse), -jnp.inf, lse.astype(jnp.float32))  # noqa: E731
     out, lse = tile.merge(
         out_a.astype(jnp.float32), empty(lse_a), out_b.astype(jnp.float32), empty(lse_b)
@@ -238,26 +249,31 @@ def _packed(k, v, starts):
     return Packed(k, v, starts)
 
 
+class _Options(NamedTuple):
+    mask: Mask
+    scores: tuple[Score, ...]
+    scale: float
+    sinks: jax.Array | None
+    implementation: str | None
+    tiles: Tiles | None
+
+
 def _solve(q, keys, cu_q_lens, kv_lens, key_base, max_keys, layout, options, uniform=None):
-    mask, score, scale, sinks, implementation, tiles = options
-    _check(q, keys, mask, score, implementation)
-    scores = (score,) if isinstance(score, Score) else tuple(score)
-    if sinks is not None:
-        sinks = bind(PerHead(sinks), layout)
+    sinks = None if options.sinks is None else bind(PerHead(options.sinks), layout)
     problem = Problem(
         q=q,
         keys=keys,
         cu_q_lens=cu_q_lens,
         kv_lens=kv_lens,
         key_base=key_base,
-        mask=bind(mask, layout),
-        scores=bind(scores, layout),
+        mask=bind(options.mask, layout),
+        scores=bind(options.scores, layout),
         sinks=sinks,
-        scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
+        scale=options.scale,
         max_keys=max_keys,
         uniform=uniform,
     )
-    return _run(problem, implementation, tiles, interpreting.current())
+    return _call(problem, options.implementation, options.tiles, interpreting.current())
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
@@ -268,7 +284,8 @@ def _run(problem, implementation, tiles, interpreter):
         jax.ShapeDtypeStruct((t, h), jnp.float32),
     )
     if t == 0 or problem.num_seqs == 0:
-        return jnp.zeros(results[0].shape, results[0].dtype), jnp.full((t, h), -jnp.inf)
+        nothing = jnp.full((t, h), -jnp.inf, jnp.float32)
+        return jnp.zeros(results[0].shape, results[0].dtype), nothing
 
     def on(name):
         target = TARGETS[name]
@@ -288,8 +305,52 @@ def _run(problem, implementation, tiles, interpreter):
     return out, jnp.where(jnp.arange(t)[:, None] < problem.cu_q_lens[-1], lse, -jnp.inf)
 
 
-def _check(q, keys, mask, score, implementation):
-    k, v = keys.k, keys.v
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _call(problem, implementation, tiles, interpreter):
+    return _run(problem, implementation, tiles, interpreter)
+
+
+def _no_gradient(*_):
+    raise NotImplementedError(
+        'jaxattn\'s kernels have no gradient yet; implementation="reference" has one'
+    )
+
+
+_call.defvjp(lambda *args: (_run(*args), None), _no_gradient)
+
+
+def _options(q, k, v, mask, score, scale, sinks, implementation, tiles, kv_axis=None):
+    """The checked options of a call; ``kv_axis`` is the axis of kv heads in k, from the end."""
+    _check_arrays(q, k, v, k.shape[-2 if kv_axis is None else kv_axis])
+    if not isinstance(mask, Mask):
+        raise ValueError(f"mask={mask!r}: must be a jaxattn mask, such as Causal()")
+    scores = score if isinstance(score, tuple | list) else (score,)
+    for one in scores:
+        if not isinstance(one, Score):
+            raise ValueError(f"score={score!r}: must be jaxattn scores, such as Softcap(50.0)")
+    names = [*TARGETS, "reference"]
+    if implementation is not None and implementation not in names:
+        raise ValueError(
+            f"implementation={implementation!r}: must be None or one of {', '.join(names)}"
+        )
+    if not (tiles is None or isinstance(tiles, Tiles)):
+        raise ValueError(f"tiles={tiles!r}: must be None or a jaxattn.Tiles")
+    return _Options(mask, tuple(scores), _scale(scale, q), sinks, implementation, tiles)
+
+
+def _scale(scale, q) -> float:
+    if scale is None:
+        return float(q.shape[-1] ** -0.5)
+    try:
+        number = math.nan if isinstance(scale, bool | str) else float(scale)
+    except (TypeError, ValueError, jax.errors.ConcretizationTypeError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"scale={scale!r}: must be None or one finite number, known when tracing")
+    return number
+
+
+def _check_arrays(q, k, v, kv_heads):
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype not in DTYPES:
             raise ValueError(f"{name} is {x.dtype}: it must be bfloat16, float16 or float32")
@@ -300,26 +361,27 @@ def _check(q, keys, mask, score, implementation):
     for name, d in (("q and k", q.shape[-1]), ("v", v.shape[-1])):
         if d % 8 or not 8 <= d <= 256:
             raise ValueError(f"head dim of {name} is {d}: must be a multiple of 8 from 8 to 256")
-    heads, kv_heads = q.shape[1], keys.num_kv_heads
+    heads = q.shape[-2]
     if kv_heads == 0 or heads == 0 or heads % kv_heads:
-        raise ValueError(f"q has {heads} heads, k {kv_heads}: must divide it")
-    if not isinstance(mask, Mask):
-        raise ValueError(f"mask={mask!r}: must be a jaxattn mask, such as Causal()")
-    for one in (score,) if isinstance(score, Score) else score:
-        if not isinstance(one, Score):
-            raise ValueError(f"score={one!r}: must be a jaxattn score, such as Softcap(50.0)")
-    if implementation is not None and implementation not in TARGETS:
-        names = ", ".join([*TARGETS, "reference"])
-        raise ValueError(f"implementation={implementation!r}: must be None or one of {names}")
+        raise ValueError(f"q has {heads} heads, k {kv_heads}: q's must be a multiple of k's")
 
 
-def _shapes(name, x, ndim):
+def _array(name, x, ndim):
+    if not hasattr(x, "dtype"):
+        try:
+            x = jnp.asarray(x)
+        except (TypeError, ValueError):
+            raise ValueError(f"{name} is a {type(x).__name__}: it must be an array") from None
     if x.ndim != ndim:
         raise ValueError(f"{name} has shape {tuple(x.shape)}: it must have {ndim} axes")
+    return jnp.asarray(x)
 
 
 def _ints(name, x, ndim):
-    x = jnp.asarray(x)
+    try:
+        x = jnp.asarray(x)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is a {type(x).__name__}: it must be an array") from None
     if x.ndim != ndim or not jnp.issubdtype(x.dtype, jnp.integer):
         raise ValueError(f"{name} is {x.dtype}{list(x.shape)}: must be integers with {ndim} axes")
     return x.astype(jnp.int32)

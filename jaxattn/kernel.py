@@ -22,7 +22,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxattn import tile
-from jaxattn.masks import Span, choose
+from jaxattn.integers import choose, div, rem
+from jaxattn.masks import Span
 
 __all__ = ["Env", "Rows", "attend"]
 
@@ -53,7 +54,7 @@ class Rows:
 
     def head(self):
         """``i32[rows, 1]``: the query head."""
-        return self.kv_head * self.group + lax.rem(_rows(self.rows), self.group)
+        return self.kv_head * self.group + rem(_rows(self.rows), self.group)
 
     def packed(self, clamp=True):
         """``i32[rows, 1]``: the packed query row; without ``clamp`` padding rows run on."""
@@ -65,7 +66,7 @@ class Rows:
 
     def _query(self):
         r = _rows(self.rows)
-        return r if self.group == 1 else lax.div(r, jnp.int32(self.group))
+        return r if self.group == 1 else div(r, self.group)
 
 
 def _rows(n):
@@ -93,7 +94,7 @@ class Env:
     def per_head(self, operand):
         """``f32[rows, 1]`` of a PerHead operand."""
         first = self.rows.kv_head * self.rows.group
-        member = lax.rem(_rows(self.rows.rows), self.rows.group)
+        member = rem(_rows(self.rows.rows), self.rows.group)
         out = jnp.full((self.rows.rows, 1), operand.value[first], jnp.float32)
         for g in range(1, self.rows.group):
             out = jnp.where(member == g, operand.value[first + g], out)
@@ -167,11 +168,11 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv:
 
 def _tiles(span: Span, width: int, shift):
     """Tiles ``first <= full_first <= full_last <= last``; first == last when none matters."""
-    first = lax.div(span.lo + shift, width)
-    last = lax.div(span.hi + shift + (width - 1), width)
+    first = div(span.lo + shift, width)
+    last = div(span.hi + shift + (width - 1), width)
     last = choose(span.hi > span.lo, last, first)
-    full_first = lax.div(jnp.maximum(span.full_lo + shift, 0) + (width - 1), width)
-    full_last = lax.div(jnp.maximum(span.full_hi + shift, 0), width)
+    full_first = div(jnp.maximum(span.full_lo + shift, 0) + (width - 1), width)
+    full_last = div(jnp.maximum(span.full_hi + shift, 0), width)
     full_first = jnp.clip(full_first, first, last)
     full_last = jnp.clip(full_last, full_first, last)
     # Without a full tile, all tiles go to the right-hand masked loop, the one every mask has.

@@ -11,13 +11,14 @@ last query meets the last key (bottom-right alignment). Every mask answers two q
 
 import dataclasses
 import functools
+import operator
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from jaxattn.operands import PerKey, PerPair, PerQuery, PerSequence
+from jaxattn.integers import choose, div
+from jaxattn.operands import PerKey, PerPair, PerQuery, PerSequence, is_operand
 
 __all__ = [
     "Causal",
@@ -32,12 +33,6 @@ __all__ = [
 ]
 
 FAR = 2**29  # beyond every position; the difference of two is still an int32
-
-
-def choose(condition, a, b):
-    """``a`` where the condition holds, else ``b``; int32. Arithmetic, since Pallas' Triton lowering
-    gives a literal that meets a scalar select the condition's type (JAX 0.12)."""
-    return b + (a - b) * condition.astype(jnp.int32)
 
 
 class Span(NamedTuple):
@@ -100,10 +95,13 @@ class Mask:
         raise NotImplementedError
 
     def __and__(self, other: "Mask") -> "Mask":
-        return And(self, other)
+        return And(self, other) if isinstance(other, Mask) else NotImplemented
 
     def __or__(self, other: "Mask") -> "Mask":
-        return Or(self, other)
+        return Or(self, other) if isinstance(other, Mask) else NotImplemented
+
+    def __bool__(self):
+        raise TypeError("a mask has no truth value: compose masks by & and |, not by and, or")
 
 
 def _mask(*arrays):
@@ -152,9 +150,8 @@ class Window(Mask):
 
     def __post_init__(self):
         for side in ("left", "right"):
-            n = getattr(self, side)
-            if n is not None and not 0 <= n < FAR:
-                raise ValueError(f"Window {side}={n}: must be None or from 0 to {FAR - 1}")
+            if getattr(self, side) is not None:
+                _whole_number(self, side, 0)
 
     @property
     def ragged_left(self):
@@ -190,12 +187,11 @@ class ChunkedLocal(Mask):
     ragged_left: ClassVar[bool] = True
 
     def __post_init__(self):
-        if not 0 < self.size < FAR:
-            raise ValueError(f"ChunkedLocal size={self.size}: must be from 1 to {FAR - 1}")
+        _whole_number(self, "size", 1)
 
     def _start(self, q):
         # A negative position (more queries than keys) has a chunk that holds no key.
-        return choose(q < 0, -self.size, lax.div(q, self.size) * self.size)
+        return choose(q < 0, -self.size, div(q, self.size) * self.size)
 
     def keep(self, q_idx, k_idx, env):
         start = self._start(q_idx)
@@ -221,9 +217,6 @@ class Ranges(Mask):
 
     def __post_init__(self):
         _wrap(self, "ranges", PerSequence)
-        shape = jnp.shape(self.ranges.value) if hasattr(self.ranges.value, "shape") else (0, 0, 2)
-        if len(shape) != 3 or shape[2] != 2:
-            raise ValueError(f"ranges has shape {shape}: it must be [N, R, 2]")
 
     def _each(self, env):
         for r in range(self.ranges.value.shape[1]):
@@ -270,15 +263,15 @@ class Segments(Mask):
 
 @_mask("kept")
 class Dense(Mask):
-    """Any boolean array: broadcastable to ``[B, H, T, S]`` for ``attention``, to ``[H, T, S]`` for
-    packed calls, where T is the packed row and S the key position in the row's own sequence. Keys
+    """Booleans broadcastable to ``[B, H, T, S]`` for ``attention``, to ``[H, T, S]`` for packed
+    calls, where T is the packed row and S the key position in the row's own sequence. Keys
     past its last column are not kept."""
 
     kept: jax.Array
     holes: ClassVar[bool] = True
 
     def __post_init__(self):
-        _wrap(self, "kept", PerPair)
+        _wrap(self, "kept", functools.partial(PerPair, boolean=True))
 
     def keep(self, q_idx, k_idx, env):
         return env.at_pair(self.kept) != 0
@@ -325,8 +318,21 @@ class Or(Mask):
         return self.a.span(q_lo, q_hi, env) | self.b.span(q_lo, q_hi, env)
 
 
+def _whole_number(mask, field, least):
+    """Makes a field a Python int, or says why it is none."""
+    value, name = getattr(mask, field), type(mask).__name__
+    rule = f"must be a whole number from {least} to {FAR - 1}, known when tracing"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} {field}={value!r}: {rule}") from None
+    if isinstance(value, bool) or not least <= number < FAR:
+        raise ValueError(f"{name} {field}={value!r}: {rule}")
+    object.__setattr__(mask, field, number)
+
+
 def _wrap(mask, field, kind):
     """Puts the operand wrapper around a user's array, and leaves a wrapped one as it is."""
     value = getattr(mask, field)
-    if not isinstance(value, kind):
+    if not is_operand(value):
         object.__setattr__(mask, field, kind(value))

@@ -10,10 +10,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from jaxattn.integers import arange, div, rem
 from jaxattn.kernel import Env, Rows, attend
 from jaxattn.mosaic_blocks import (
     ALIGN,
@@ -196,7 +198,7 @@ class _Copied:
         else:
             pl.when(j + 1 < last)(lambda: self._each(j + 1, lambda copy: copy.start()))
         self._each(j, lambda copy: copy.wait())
-        slot = lax.rem(j, 2)
+        slot = rem(j, 2)
         return self.copies.k_buf[slot], self.copies.v_buf[slot]
 
 
@@ -207,14 +209,14 @@ class CopiedSlices(_Copied):
 
     def __init__(self, copies, shape, start, holes):
         super().__init__(copies, shape, holes)
-        self.shift = lax.rem(start, ALIGN)
+        self.shift = rem(start, ALIGN)
         self.aligned = start - self.shift
 
     def _each(self, j, do):
         row = pl.multiple_of(self.aligned + j * self.width, ALIGN)
         head = self.copies.head
         source = lambda hbm: hbm.at[head, pl.ds(row, self.width)]  # noqa: E731
-        for copy in self.copies.of(lax.rem(j, 2), source, None):
+        for copy in self.copies.of(rem(j, 2), source, None):
             do(copy)
 
 
@@ -233,10 +235,10 @@ class CopiedPages(_Copied):
 
     def _each(self, j, do):
         page_size, width, head = self.shape.page_size, self.width, self.copies.head
-        slot = lax.rem(j, 2)
+        slot = rem(j, 2)
         if page_size >= width:
-            page = self.page_at(lax.div(j * width, page_size))
-            offset = pl.multiple_of(lax.rem(j * width, page_size), width)
+            page = self.page_at(div(j * width, page_size))
+            offset = pl.multiple_of(rem(j * width, page_size), width)
             source = lambda hbm: hbm.at[page, head, pl.ds(offset, width)]  # noqa: E731
             for copy in self.copies.of(slot, source, None):
                 do(copy)
@@ -261,7 +263,7 @@ class CopiedPages(_Copied):
         if pages == some:
             group(0, None)
         else:
-            lax.fori_loop(0, pages // some, group, None)
+            lax.fori_loop(np.int32(0), np.int32(pages // some), group, None)
 
 
 class BlockEnv(Env):
@@ -327,7 +329,7 @@ def _copyable(problem):
         return problem
     tables = jnp.clip(keys.tables, 0, keys.cache.num_pages - 1)
     k, v = keys.cache.gather(tables.reshape(-1))
-    starts = jnp.arange(problem.num_seqs, dtype=jnp.int32) * tables.shape[1] * keys.cache.page_size
+    starts = arange(problem.num_seqs) * tables.shape[1] * keys.cache.page_size
     return dataclasses.replace(problem, keys=Packed(k, v, starts))
 
 

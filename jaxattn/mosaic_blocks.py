@@ -6,6 +6,7 @@ import dataclasses
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from jaxattn.integers import arange, rem
 from jaxattn.operands import PerKey, PerQuery
 from jaxattn.problem import Packed, Problem, Tiles
 
@@ -45,7 +46,7 @@ class LaunchShape:
 
 def item_rows(plan, cu, block_q):
     """``i32[I, block_q]``: the packed row of each query of each item; T where there is none."""
-    offset = jnp.arange(block_q, dtype=jnp.int32)
+    offset = arange(block_q)
     packed = (cu[plan.seq] + plan.start)[:, None] + offset
     return jnp.where(offset < plan.count[:, None], packed, cu[-1])
 
@@ -64,7 +65,7 @@ def unfold(problem, x, rows_of, shape):
     num_tokens = problem.q.shape[0]
     x = x[:, :, : shape.block_q * shape.group]
     x = x.reshape(shape.kv_heads, shape.items * shape.block_q, shape.group, -1)
-    place = jnp.arange(rows_of.size, dtype=jnp.int32)
+    place = arange(rows_of.size)
     found = jnp.zeros((num_tokens,), jnp.int32).at[rows_of.reshape(-1)].set(place, mode="drop")
     return jnp.moveaxis(x[:, found], 0, 1).reshape(num_tokens, shape.kv_heads * shape.group, -1)
 
@@ -75,7 +76,7 @@ def tile_operand(problem, op, plan, rows_of, shape):
         value = op.value.at[rows_of].get(mode="clip")
         value = _spread(value[:, :, None], shape)
         return value, pl.BlockSpec((None, shape.rows, 1), lambda h, i, *_: (i, 0, 0))
-    column = jnp.arange(shape.columns, dtype=jnp.int32)
+    column = arange(shape.columns)
     if isinstance(op, PerKey):
         shifts = _shifts(problem)
         place = (problem.key_base - shifts)[:, None] + column
@@ -101,7 +102,7 @@ def _pair_rows(problem, op, plan, rows_of, shape, column):
         "global": lambda: jnp.minimum(rows_of, x.shape[1] - 1),
         "local": lambda: (
             plan.start[:, None]
-            + jnp.minimum(jnp.arange(shape.block_q), jnp.maximum(plan.count[:, None] - 1, 0))
+            + jnp.minimum(arange(shape.block_q), jnp.maximum(plan.count[:, None] - 1, 0))
         ),
         "sequence": lambda: jnp.broadcast_to(seq[:, None], rows_of.shape),
         "one": lambda: jnp.zeros_like(rows_of),
@@ -126,7 +127,7 @@ def _spread(x, shape):
 def _shifts(problem):
     """``i32[N]``: where key 0 of each sequence stands in its tile 0."""
     if isinstance(problem.keys, Packed):
-        return problem.keys.starts % ALIGN
+        return rem(problem.keys.starts, ALIGN)
     return jnp.zeros((problem.num_seqs,), jnp.int32)
 
 

@@ -70,6 +70,11 @@ class PerPair:
 
     value: jax.Array
     rows: str = "global"
+    boolean: bool = False  # a dense mask, else a bias
+
+    @property
+    def name(self) -> str:
+        return "a dense mask" if self.boolean else "a bias"
 
 
 KINDS = (PerHead, PerSequence, PerQuery, PerKey, PerPair)
@@ -106,64 +111,82 @@ def _require(ok: bool, what: str, shape, rule: str):
         raise ValueError(f"{what} has shape {tuple(shape)}: it must be {rule}")
 
 
+def _kind(x, kind, what: str):
+    """``x`` as an array, if its dtype is of the kind that ``what`` needs."""
+    if x is None or not jnp.issubdtype(jnp.asarray(x).dtype, kind):
+        got = "None" if x is None else jnp.asarray(x).dtype
+        name = {jnp.floating: "floats", jnp.integer: "integers", jnp.bool_: "booleans"}[kind]
+        raise ValueError(f"{what} is {got}: it must be an array of {name}")
+    return jnp.asarray(x)
+
+
 def _per_head(op, layout):
-    shape = jnp.shape(op.value)
-    _require(shape == (layout.heads,), "a per-head array", shape, f"[H] = ({layout.heads},)")
-    return PerHead(jnp.asarray(op.value, jnp.float32))
+    x = _kind(op.value, jnp.floating, "sinks or slopes")
+    _require(x.shape == (layout.heads,), "sinks or slopes", x.shape, f"[H] = ({layout.heads},)")
+    return PerHead(x.astype(jnp.float32))
 
 
 def _per_sequence(op, layout):
-    shape, n = jnp.shape(op.value), layout.sequences
-    _require(shape[:1] == (n,), "a per-sequence array", shape, f"[N, ...] with N = {n}")
-    return PerSequence(jnp.asarray(op.value, jnp.int32))
+    x, n = _kind(op.value, jnp.integer, "ranges"), layout.sequences
+    fits = x.ndim == 3 and x.shape[0] == n and x.shape[2] == 2
+    _require(fits, "ranges", x.shape, f"[N, R, 2] with N = {n}")
+    return PerSequence(x.astype(jnp.int32))
 
 
 def _per_query(op, layout):
-    shape = jnp.shape(op.value)
+    x = _kind(op.value, jnp.integer, "q_ids")
     want = (layout.queries,) if layout.batch is None else (layout.batch, layout.queries)
-    _require(shape == want, "q_ids", shape, f"{want}")
-    return PerQuery(jnp.asarray(op.value, jnp.int32).reshape(-1))
+    _require(x.shape == want, "q_ids", x.shape, f"{want}")
+    return PerQuery(x.astype(jnp.int32).reshape(-1))
 
 
 def _per_key(op, layout):
-    shape = jnp.shape(op.value)
+    x = _kind(op.value, jnp.integer, "k_ids")
     if layout.batch is not None:
         want = (layout.batch, layout.keys)
     elif layout.table_keys is not None:
         want = (layout.sequences, layout.table_keys)
     else:
         want = (layout.keys,)
-    _require(shape == want, "k_ids", shape, f"{want}")
-    return PerKey(jnp.asarray(op.value, jnp.int32).reshape(-1))
+    _require(x.shape == want, "k_ids", x.shape, f"{want}")
+    x = x.astype(jnp.int32).reshape(-1)
+    return PerKey(x if x.size else jnp.zeros((1,), jnp.int32))  # of no keys, but something to read
 
 
 def _per_pair(op, layout):
-    x = jnp.asarray(op.value)
-    x = x.astype(jnp.int8) if x.dtype == jnp.bool_ else x  # not every target loads booleans
-    if layout.batch is None:
-        return _packed_pair(x, layout)
+    x = _kind(op.value, jnp.bool_ if op.boolean else jnp.floating, op.name)
+    x = x.astype(jnp.int8) if op.boolean else x  # not every target loads booleans
+    x = _packed_pair(x, layout, op) if layout.batch is None else _dense_pair(x, layout, op)
+    some = x.value if x.value.shape[2] else jnp.pad(x.value, ((0, 0), (0, 0), (0, 1)))
+    return dataclasses.replace(x, value=some)
+
+
+def _dense_pair(x, layout, op):
     b, t, s, h = layout.batch, layout.queries, layout.keys, layout.heads
     shape = x.shape
     x = x.reshape((1,) * (4 - x.ndim) + shape) if x.ndim <= 4 else x
     rule = f"broadcastable to [B, H, T, S] = ({b}, {h}, {t}, {s})"
     fits = x.ndim == 4 and all(n in (1, m) for n, m in zip(x.shape, (b, h, t, s), strict=True))
-    _require(fits, "a bias or dense mask", shape, rule)
+    _require(fits, op.name, shape, rule)
     if x.shape[3] != s:
         x = jnp.broadcast_to(x, (*x.shape[:3], s))
     per_batch, per_row = x.shape[0] == b and b > 1, x.shape[2] == t and t > 1
     rows = {(True, True): "global", (True, False): "sequence", (False, True): "local"}.get(
         (per_batch, per_row), "one"
     )
-    return PerPair(jnp.moveaxis(x, 1, 0).reshape(x.shape[1], -1, s), rows)
+    count = x.shape[0] * x.shape[2]
+    return PerPair(jnp.moveaxis(x, 1, 0).reshape(x.shape[1], count, s), rows, op.boolean)
 
 
-def _packed_pair(x, layout):
+def _packed_pair(x, layout, op):
     shape, t, h = x.shape, layout.queries, layout.heads
     x = x.reshape((1,) * (3 - x.ndim) + shape) if x.ndim <= 3 else x
     fits = x.ndim == 3 and x.shape[0] in (1, h) and x.shape[1] in (1, t)
+    longest = layout.table_keys if layout.keys is None else layout.keys
+    fits = fits and (x.shape[2] > 1 or longest <= 1)  # one column is more likely meant for all keys
     rule = f"broadcastable to [H, T, S] with H = {h}, T = {t} and a column for every key position"
-    _require(fits, "a bias or dense mask", shape, rule)
-    return PerPair(x, "global" if x.shape[1] == t and t > 1 else "one")
+    _require(fits, op.name, shape, rule)
+    return PerPair(x, "global" if x.shape[1] == t and t > 1 else "one", op.boolean)
 
 
 _BIND = {

@@ -9,7 +9,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-__all__ = ["PagedKV"]
+from jaxattn.integers import div, rem
+
+__all__ = ["DTYPES", "PagedKV"]
+
+PAGE_SIZES = tuple(2**i for i in range(9))
+DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32)  # what the kernels take
 
 
 @jax.tree_util.register_dataclass
@@ -38,21 +43,22 @@ class PagedKV:
         """A zeroed cache.
 
         Raises:
-          ValueError: a size is not positive, or ``page_size`` is not a power of two up to 256.
+          ValueError: a size is not positive, ``page_size`` is not a power of two up to 256, a head
+            dim is not a multiple of 8 up to 256, or ``dtype`` is none that attention takes.
         """
-        for name, n in {
-            "num_pages": num_pages,
-            "num_kv_heads": num_kv_heads,
-            "head_dim": head_dim,
-        }.items():
+        head_dim_v = head_dim if head_dim_v is None else head_dim_v
+        for name, n in {"num_pages": num_pages, "num_kv_heads": num_kv_heads}.items():
             if n < 1:
                 raise ValueError(f"{name}={n}: must be at least 1")
-        if page_size not in [2**i for i in range(9)]:
+        for name, d in {"head_dim": head_dim, "head_dim_v": head_dim_v}.items():
+            if d % 8 or not 8 <= d <= 256:
+                raise ValueError(f"{name}={d}: must be a multiple of 8 from 8 to 256")
+        if jnp.dtype(dtype) not in map(jnp.dtype, DTYPES):
+            raise ValueError(f"dtype={dtype}: must be bfloat16, float16 or float32")
+        if page_size not in PAGE_SIZES:
             raise ValueError(f"page_size={page_size}: must be a power of two from 1 to 256")
         shape = (num_pages, num_kv_heads, page_size)
-        return cls(
-            jnp.zeros((*shape, head_dim), dtype), jnp.zeros((*shape, head_dim_v or head_dim), dtype)
-        )
+        return cls(jnp.zeros((*shape, head_dim), dtype), jnp.zeros((*shape, head_dim_v), dtype))
 
     num_pages = property(lambda self: self.k.shape[0])
     num_kv_heads = property(lambda self: self.k.shape[1])
@@ -60,6 +66,15 @@ class PagedKV:
     head_dim = property(lambda self: self.k.shape[3])
     head_dim_v = property(lambda self: self.v.shape[3])
     dtype = property(lambda self: self.k.dtype)
+
+    def check(self):
+        """Raises ValueError if k and v, put together by hand, make no cache."""
+        k, v = jnp.shape(self.k), jnp.shape(self.v)
+        if len(k) != 4 or k[:3] != v[:3] or len(v) != 4 or k[2] not in PAGE_SIZES:
+            raise ValueError(
+                f"cache has k {k} and v {v}: they must be [P, K, page_size, D] and "
+                f"[P, K, page_size, Dv] with page_size a power of two from 1 to 256"
+            )
 
     def append(self, k: jax.Array, v: jax.Array, slots: jax.Array) -> "PagedKV":
         """The cache with ``k [T, K, D]`` and ``v [T, K, Dv]`` written at ``slots i32[T]``.
@@ -71,8 +86,8 @@ class PagedKV:
           ValueError: shapes or dtypes do not fit the cache.
         """
         slots = jnp.asarray(slots)
-        if slots.ndim != 1:
-            raise ValueError(f"slots has shape {slots.shape}: it must be [T]")
+        if slots.ndim != 1 or not jnp.issubdtype(slots.dtype, jnp.integer):
+            raise ValueError(f"slots is {slots.dtype}{list(slots.shape)}: must be integers [T]")
         for name, new, old in (("k", k, self.k), ("v", v, self.v)):
             want = (slots.shape[0], old.shape[1], old.shape[3])
             if new.shape != want or new.dtype != old.dtype:
@@ -81,8 +96,11 @@ class PagedKV:
                     f"the cache takes {old.dtype}{list(want)}"
                 )
         # A negative index would count from the end: padding goes past the end instead.
-        page = jnp.where(slots < 0, self.num_pages, slots // self.page_size)
-        offset = jnp.where(slots < 0, 0, slots % self.page_size)
+        if slots.dtype.itemsize > 4:
+            slots = jnp.where(slots > jnp.iinfo(jnp.int32).max, -1, slots)
+        slots = slots.astype(jnp.int32)
+        page = jnp.where(slots < 0, self.num_pages, div(slots, self.page_size))
+        offset = jnp.where(slots < 0, 0, rem(slots, self.page_size))
 
         def write(old, new):
             return old.at[page, :, offset].set(new, mode="drop")

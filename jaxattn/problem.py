@@ -28,8 +28,8 @@ class Tiles:
     def __post_init__(self):
         for name in ("block_q", "block_k"):
             n = getattr(self, name)
-            if n < 1:
-                raise ValueError(f"Tiles {name}={n}: must be at least 1")
+            if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+                raise ValueError(f"Tiles {name}={n!r}: must be a whole number from 1")
         if self.block_k & (self.block_k - 1):
             raise ValueError(f"Tiles block_k={self.block_k}: must be a power of two")
 

@@ -4,7 +4,8 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+
+from jaxattn.integers import arange, div
 
 __all__ = ["Schedule", "item_bound", "schedule", "uniform_item"]
 
@@ -35,9 +36,9 @@ def schedule(cu_q_lens: jax.Array, num_tokens: int, block_q: int) -> Schedule:
     num_seqs = cu_q_lens.shape[0] - 1
     cu = jnp.append(cu_q_lens, num_tokens).astype(jnp.int32)
     q_lens = cu[1:] - cu[:-1]
-    blocks = (q_lens + block_q - 1) // block_q
+    blocks = div(q_lens + block_q - 1, block_q)
     ends = jnp.cumsum(blocks, dtype=jnp.int32)
-    item = jnp.arange(item_bound(num_tokens, num_seqs, block_q), dtype=jnp.int32)
+    item = arange(item_bound(num_tokens, num_seqs, block_q))
     seq = jnp.searchsorted(ends, item, side="right").astype(jnp.int32)
     used = seq <= num_seqs
     seq = jnp.minimum(seq, num_seqs)
@@ -50,6 +51,6 @@ def uniform_item(item, q_len: int, block_q: int):
     """``(seq, start, count)`` of work item ``item`` (int32, any shape) when every sequence has
     ``q_len`` queries: arithmetic instead of tables, there is no padding."""
     blocks = max(-(-q_len // block_q), 1)
-    seq = lax.div(item, jnp.int32(blocks))
+    seq = div(item, blocks)
     start = (item - seq * blocks) * block_q
     return seq, start, jnp.minimum(q_len - start, block_q)

@@ -5,6 +5,7 @@ natural units; several are applied in the order given.
 """
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import jax
@@ -35,8 +36,15 @@ class Softcap(Score):
     cap: float
 
     def __post_init__(self):
-        if not self.cap > 0:
-            raise ValueError(f"Softcap cap={self.cap}: must be positive")
+        try:
+            cap = float(self.cap)
+        except (TypeError, ValueError, jax.errors.ConcretizationTypeError):
+            cap = math.nan
+        if not 1e-30 < cap < math.inf:
+            raise ValueError(
+                f"Softcap cap={self.cap!r}: must be a positive finite number, known when tracing"
+            )
+        object.__setattr__(self, "cap", cap)
 
     def apply(self, s, q_idx, k_idx, env):
         return self.cap * jnp.tanh(s * (1.0 / self.cap))

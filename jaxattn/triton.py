@@ -12,8 +12,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
+from jaxattn.integers import arange, choose, div, rem
 from jaxattn.kernel import Env, Rows, attend
-from jaxattn.masks import choose
 from jaxattn.operands import PerPair, is_operand
 from jaxattn.problem import Packed, Problem, Tiles
 from jaxattn.schedule import uniform_item
@@ -98,8 +98,8 @@ def _kernel(*refs, tree, tiles, group, scale, num_seqs, uniform, paged):
     # Later blocks see more keys under a causal mask: they start first, so that short ones fill in.
     # The heads of a block are neighbours, whose keys lie side by side in a page.
     kv_heads = k_ref.shape[1]
-    head = lax.rem(pl.program_id(0), kv_heads)
-    item = lax.div(pl.num_programs(0) - 1 - pl.program_id(0), kv_heads)
+    head = rem(pl.program_id(0), kv_heads)
+    item = div(pl.num_programs(0) - 1 - pl.program_id(0), kv_heads)
     padded = max(_pow2(tiles.block_q * group), MIN_DOT)
     sizes = {"block_q": tiles.block_q, "rows": padded, "group": group, "kv_head": head}
     rows = _rows(item, index, num_seqs, uniform, sizes)
@@ -153,7 +153,7 @@ class _Loaded:
         pass
 
     def take(self, j, last, bounds):
-        key = j * self.width + jnp.arange(self.width, dtype=jnp.int32)
+        key = j * self.width + arange(self.width)
         ok = None if bounds is None else (key >= bounds[0]) & (key < bounds[1])
         place = self._place(key, ok)
         return _load(self.k_ref, place, ok), _load(self.v_ref, place, ok)
@@ -179,9 +179,9 @@ class LoadPages(_Loaded):
 
     def _place(self, key, ok):
         page_size = self.k_ref.shape[2]
-        entry = self.tables.at[self.seq, lax.div(key, page_size)]
+        entry = self.tables.at[self.seq, div(key, page_size)]
         page = plt.load(entry) if ok is None else plt.load(entry, mask=ok, other=0)
-        return page, self.head, lax.rem(key, page_size)
+        return page, self.head, rem(key, page_size)
 
 
 class LoadEnv(Env):

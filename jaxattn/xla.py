@@ -8,10 +8,11 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from jaxattn.integers import arange, choose, div, rem
 from jaxattn.kernel import Env, Rows, attend
-from jaxattn.masks import choose
 from jaxattn.problem import Packed, Problem, Tiles
 
 __all__ = ["default_tiles", "run"]
@@ -50,8 +51,8 @@ def run(problem: Problem, tiles: Tiles | None = None):
         jnp.zeros((num_tokens, heads, dv), problem.q.dtype),
         jnp.full((num_tokens, heads), -jnp.inf, jnp.float32),
     )
-    used = lax.div(plan.items + (together - 1), together)
-    return lax.fori_loop(0, used, group_of_items, carry)
+    used = div(plan.items + (together - 1), together)
+    return lax.fori_loop(np.int32(0), used, group_of_items, carry)
 
 
 def _pad(plan, items):
@@ -65,7 +66,7 @@ def _item(problem, tiles, kv_lens, seq, start, count):
     block_q, group, kv_heads = tiles.block_q, problem.group, problem.keys.num_kv_heads
     num_tokens, _, d = problem.q.shape
     cu = jnp.append(problem.cu_q_lens, num_tokens).astype(jnp.int32)
-    offset = jnp.arange(block_q, dtype=jnp.int32)
+    offset = arange(block_q)
     packed = cu[seq] + start + offset
     real = offset < count
     q = problem.q[jnp.where(real, packed, 0)]
@@ -91,7 +92,7 @@ def _item(problem, tiles, kv_lens, seq, start, count):
             q, source, env_at, rows, problem.mask, problem.scores, problem.sinks, problem.scale, dv
         )
 
-    o, lse = jax.vmap(head)(jnp.arange(kv_heads, dtype=jnp.int32), q)
+    o, lse = jax.vmap(head)(arange(kv_heads), q)
     unfold = lambda x: (  # noqa: E731
         x.reshape(kv_heads, block_q, group, -1)
         .swapaxes(0, 1)
@@ -122,7 +123,7 @@ class ArrayTiles:
 
     def take(self, j, last, bounds):
         if isinstance(self.keys, Packed):
-            rows = self.keys.starts[self.seq] + j * self.width + jnp.arange(self.width)
+            rows = self.keys.starts[self.seq] + j * self.width + arange(self.width)
             rows = jnp.clip(rows, 0, max(self.keys.k.shape[0] - 1, 0))
             return self.keys.k[rows, self.head], self.keys.v[rows, self.head]
         return self._pages(self.keys.k, j, bounds), self._pages(self.keys.v, j, bounds)
@@ -130,14 +131,14 @@ class ArrayTiles:
     def _pages(self, x, j, bounds):
         page_size = x.shape[2]
         if page_size >= self.width:
-            page = self._page(j * self.width // page_size, j, bounds)
-            offset = j * self.width % page_size
+            page = self._page(div(j * self.width, page_size), j, bounds)
+            offset = rem(j * self.width, page_size)
             tile = lax.dynamic_slice(
-                x, (page, self.head, offset, 0), (1, 1, self.width, x.shape[3])
+                x, (page, self.head, offset, np.int32(0)), (1, 1, self.width, x.shape[3])
             )
             return tile[0, 0]
         n = self.width // page_size
-        pages = self._page(j * n + jnp.arange(n), j, bounds)
+        pages = self._page(j * n + arange(n), j, bounds)
         return x[pages, self.head].reshape(self.width, x.shape[3])
 
     def _page(self, index, j, bounds):

@@ -35,7 +35,7 @@ REFUSED = {
     "implementation": (lambda: attention(Q, K, K, implementation="cuda"), "'cuda'.*triton"),
     "mask": (lambda: attention(Q, K, K, mask=np.ones((4, 6))), "mask="),
     "mask class": (lambda: attention(Q, K, K, mask=Causal), "mask="),
-    "score": (lambda: attention(Q, K, K, score=(50.0,)), "score=50.0"),
+    "score": (lambda: attention(Q, K, K, score=(50.0,)), "score=.50.0,."),
     "sinks": (lambda: attention(Q, K, K, sinks=a(3)), r"\(3,\).*\(4,\)"),
     "slopes": (lambda: attention(Q, K, K, score=jaxattn.Alibi(a(2))), r"\(2,\).*\(4,\)"),
     "bias": (lambda: attention(Q, K, K, score=jaxattn.Bias(a(4, 5))), r"\(4, 5\).*\(1, 4, 4, 6\)"),

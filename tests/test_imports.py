@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # A module may import those of the layers below its own. docs/architecture.md draws the arrows.
 LAYERS = [
+    {"integers"},
     {"batch", "interpreting", "operands", "paging", "refusal", "schedule", "tile"},
     {"masks", "scores"},
     {"kernel", "problem", "reference"},

@@ -67,7 +67,7 @@ def test_bad_sizes_are_named(sizes, says):
         (numbered(2, heads=3), numbered(2), [0, 1], "k is"),
         (numbered(2), numbered(3), [0, 1], "v is"),
         (numbered(2, dtype=jnp.bfloat16), numbered(2), [0, 1], "bfloat16"),
-        (numbered(2), numbered(2), [[0, 1]], "slots has shape"),
+        (numbered(2), numbered(2), [[0, 1]], "slots is int32"),
     ],
 )
 def test_append_refuses_what_does_not_fit(k, v, slots, says):
