@@ -51,7 +51,8 @@ def run(call: Call, implementation, mask=MASKS["causal"], score=(), with_sinks=F
     f = jitted(call.kind, implementation, tiles, dma, scale)
     if implementation in ("mosaic", "triton") and jax.default_backend() == "cpu":
         with jaxattn.interpret(dma=dma or "on_wait"):
-            return fail_on_race(f(*args, **named))
+            results = f(*args, **named)
+        return fail_on_race(results) if implementation == "mosaic" else results
     return f(*args, **named)
 
 
@@ -59,7 +60,10 @@ def fail_on_race(results):
     """The results of an interpreted kernel; some JAX versions only print that it raced."""
     jax.block_until_ready(results)
     races = getattr(interpret_pallas_call, "races", None)
-    assert races is None or not races.races_found, "a race between copies, printed above"
+    found = races is not None and races.races_found
+    if found:
+        races.races_found = False  # a later test must not fail for it
+    assert not found, "a race between copies, printed above"
     return results
 
 
@@ -77,7 +81,9 @@ def check(call: Call, implementation, mask=MASKS["causal"], score=(), with_sinks
         want = attend_all(call, mask, score, scale, sinks(call) if with_sinks else None)
     else:
         want = run(call, "oracle", dense(mask), score, with_sinks, scale=scale)
-    agree(got, want, tolerance or TOLERANCE[call.dtype])
+    # A float32 logit of hundreds has lost this much of what it means in an exponent.
+    rounded = call.spread * np.finfo(np.float32).eps * 5
+    agree(got, want, tolerance or max(TOLERANCE[call.dtype], rounded))
 
 
 def agree(got, want, tolerance):

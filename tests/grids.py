@@ -184,9 +184,7 @@ def flashinfer(pages=(1, 16)) -> dict:
             _paged(seqs, (g, 1, 128, 128), page, "bf16"), score=(softcap(50.0),) * (i % 2)
         )
         for page in pages
-        for i, (seqs, g) in enumerate(
-            zip(shapes.FLASHINFER_MIXED, itertools.cycle((4, 8, 7, 1)))
-        )
+        for i, (seqs, g) in enumerate(zip(shapes.FLASHINFER_MIXED, itertools.cycle((4, 8, 7, 1))))
     }
 
 

@@ -40,6 +40,29 @@ REFUSED = {
     "slopes": (lambda: attention(Q, K, K, score=jaxattn.Alibi(a(2))), r"\(2,\).*\(4,\)"),
     "bias": (lambda: attention(Q, K, K, score=jaxattn.Bias(a(4, 5))), r"\(4, 5\).*\(1, 4, 4, 6\)"),
     "dense": (lambda: attention(Q, K, K, mask=jaxattn.Dense(a(3, 1, 6) > 0)), r"\(3, 1, 6\)"),
+    "ranges axes": (lambda: attention(Q, K, K, mask=jaxattn.Ranges(i(3, 2))), r"\(3, 2\)"),
+    "dense floats": (lambda: attention(Q, K, K, mask=jaxattn.Dense(a(4, 6))), "booleans"),
+    "bias booleans": (lambda: attention(Q, K, K, score=jaxattn.Bias(a(4, 6) > 0)), "floats"),
+    "score None": (lambda: attention(Q, K, K, score=None), "score=None"),
+    "scale text": (lambda: attention(Q, K, K, scale="0.5"), "scale='0.5'"),
+    "scale nan": (lambda: attention(Q, K, K, scale=float("nan")), "scale=nan"),
+    "scale traced": (lambda: jax.jit(lambda s: attention(Q, K, K, scale=s))(1.0), "scale="),
+    "softcap text": (lambda: jaxattn.Softcap("x"), "cap='x'"),
+    "tiles pair": (lambda: attention(Q, K, K, tiles=(16, 64)), "tiles="),
+    "tiles float": (lambda: Tiles(2.0, 64), "block_q=2.0"),
+    "reference too": (lambda: attention(Q, K, K, mask=Causal, implementation="reference"), "mask="),
+    "one column": (
+        lambda: varlen_attention(
+            Q[0], K[0], K[0], i(3), i(3), mask=jaxattn.Dense(np.ones((4, 1), bool))
+        ),
+        "a column for every key",
+    ),
+    "torn cache": (
+        lambda: paged_attention(
+            Q[0], jaxattn.PagedKV(CACHE.k, CACHE.v[:1]), i(1, 2), i(1), i(2)
+        ),
+        "cache has k",
+    ),
     "ranges": (lambda: attention(Q, K, K, mask=jaxattn.Ranges(i(2, 1, 2))), "N = 1"),
     "segments": (lambda: attention(Q, K, K, mask=jaxattn.Segments(i(1, 4), i(1, 4))), "k_ids"),
     "tiles": (lambda: attention(Q, K, K, tiles=Tiles(4, 12)), "block_k=12"),

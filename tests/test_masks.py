@@ -115,7 +115,9 @@ def test_masks_are_pytrees(name):
         (lambda: jaxattn.Window(-1, 0), "left=-1"),
         (lambda: jaxattn.Window(right=-2), "right=-2"),
         (lambda: jaxattn.ChunkedLocal(0), "size=0"),
-        (lambda: jaxattn.Ranges(np.zeros((3, 2), np.int32)), r"\(3, 2\)"),
+        (lambda: jaxattn.Window(2.5), "left=2.5"),
+        (lambda: jaxattn.Window(True), "left=True"),
+        (lambda: jaxattn.ChunkedLocal(3.0), "size=3.0"),
     ],
 )
 def test_bad_values_are_named(make, says):
