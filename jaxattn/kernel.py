@@ -113,19 +113,16 @@ class Env:
         raise NotImplementedError
 
 
-def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv: int, part=None):
+def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv: int):
     """Attention of ``q [rows, D]`` over the keys its mask keeps.
 
-    ``env_at(tile_index, k_first, width)`` makes an :class:`Env`. ``part`` is an optional
-    ``(lo, hi)`` of key positions to stay inside, multiples of the tile width. Returns
-    ``out f32[rows, dv]`` and ``lse f32[rows, 1]``.
+    ``env_at(tile_index, k_first, width)`` makes an :class:`Env`. Returns ``out f32[rows, dv]`` and
+    ``lse f32[rows, 1]``.
     """
     q_pos = rows.position()
     q_idx = q_pos + rows.query()
     whole = env_at()
     span = mask.span(q_pos, q_pos + rows.count, whole).clip(0, rows.kv_len)
-    if part is not None:
-        span = span.clip(*part)
     first, full_first, full_last, last = _tiles(span, source.width, source.shift)
     alter_at = _alter(scores, q_idx)
 
