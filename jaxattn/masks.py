@@ -265,7 +265,7 @@ class Segments(Mask):
 class Dense(Mask):
     """Booleans broadcastable to ``[B, H, T, S]`` for ``attention``, to ``[H, T, S]`` for packed
     calls, where T is the packed row and S the key position in the row's own sequence. Keys
-    past its last column are not kept."""
+    past its last column are not kept (in packed calls one column for many keys is refused)."""
 
     kept: jax.Array
     holes: ClassVar[bool] = True

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import jaxattn
 from jaxattn import (
@@ -114,10 +115,18 @@ ALL = {
         16, make=([_a((1, T, S), jnp.float32)], lambda bias: {"score": Bias(bias)})
     ),
 }
-# What is compiled for every generation and not for one only.
+# What ordinary runs compile for every generation; `-m every_chip` compiles the rest.
 EVERYWHERE = (
     "dense causal D128",
     "dense full ViT-L/14-336",
     "decode page 16",
     "mixed page 16",
 )
+
+
+def marked() -> list:
+    """All names; those that ordinary runs compile for one generation only carry `every_chip`."""
+    return [
+        name if name in EVERYWHERE else pytest.param(name, marks=pytest.mark.every_chip)
+        for name in ALL
+    ]

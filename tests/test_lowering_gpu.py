@@ -6,10 +6,11 @@ Shared memory must fit the chip. Spilled bytes are held to golden/spills_gpu.jso
 
 import warnings
 
+import configurations
 import gpu_compiler
 import jax
 import pytest
-from configurations import ALL, EVERYWHERE
+from configurations import ALL
 
 pytestmark = [
     pytest.mark.skipif(
@@ -33,14 +34,14 @@ def check(name, chips, spills):
             spills.check("gpu", gpu_compiler.version(), chip, label, found)
 
 
-@pytest.mark.parametrize("name", EVERYWHERE)
-def test_all_chips(name, spills):
-    check(name, gpu_compiler.CHIPS, spills)
-
-
-@pytest.mark.parametrize("name", [n for n in ALL if n not in EVERYWHERE])
+@pytest.mark.parametrize("name", ALL)
 def test_sm_90(name, spills):
     check(name, ["sm_90"], spills)
+
+
+@pytest.mark.parametrize("name", configurations.marked())
+def test_other_chips(name, spills):
+    check(name, ["sm_80", "sm_100"], spills)
 
 
 def test_the_chosen_target_is_triton():

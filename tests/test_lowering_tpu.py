@@ -21,7 +21,7 @@ def test_v6e(name, spills):
 
 
 @pytest.mark.parametrize("generation", [g for g in tpu_compiler.TOPOLOGIES if g != "v6e"])
-@pytest.mark.parametrize("name", configurations.EVERYWHERE)
+@pytest.mark.parametrize("name", configurations.marked())
 def test_other_generations(generation, name, spills):
     config = configurations.ALL[name]
     found = tpu_compiler.compile_for(generation, config.call, *config.args)
