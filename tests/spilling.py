@@ -21,7 +21,8 @@ class Spills:
             return _write(path, compiler, chip, name, found)
         record = json.loads(path.read_text())
         slack = 1 if record["compiler"] == compiler else OTHER_COMPILER
-        allowed = record[chip][name]
+        allowed = record.get(chip, {}).get(name)
+        assert allowed, f"{chip}, {name}: nothing on record yet; --record-spills writes it"
         for what, n in found.items():
             assert n <= allowed[what] * slack, (
                 f"{chip}, {name}: {what} {n}, recorded {allowed[what]} with {record['compiler']}"
