@@ -1,6 +1,8 @@
 """Environment of the test run, set before JAX is imported anywhere."""
 
+import gc
 import os
+from pathlib import Path
 
 import pytest
 from spilling import Spills
@@ -34,3 +36,18 @@ def _gpu_or_skip(request):
 
         if jax.default_backend() != "gpu":
             pytest.skip("needs a GPU and a JAX built for it")
+
+
+MAPS = Path("/proc/self/maps")
+MANY_MAPS = 20_000  # a test adds some two hundred; Linux ends a process that asks for 65,530
+
+
+@pytest.fixture(autouse=True)
+def _forget_old_programs():
+    """Each program that XLA compiles for a CPU keeps memory mapped as long as a cache knows it."""
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY_MAPS:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
