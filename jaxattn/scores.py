@@ -6,7 +6,6 @@ natural units; several are applied in the order given.
 
 import dataclasses
 import math
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +70,6 @@ class Bias(Score):
     """``s + bias``: a float array shaped as :class:`jaxattn.Dense`'s; 0 past its last column."""
 
     bias: jax.Array
-    neutral: ClassVar[float] = 0.0
 
     def __post_init__(self):
         if not isinstance(self.bias, PerPair):
