@@ -17,19 +17,24 @@ __all__ = ["Packed", "Paged", "Problem", "Tiles"]
 class Tiles:
     """Static tile sizes: queries an item, keys a tile. Rows of a tile are ``block_q * group``.
 
-    ``num_warps`` and ``num_stages`` are for Triton; None leaves them to the target.
+    The rest is for Triton, and None leaves it to the target. ``programs`` is how many programs a
+    launch should have at least, by splitting long key ranges; 0 never splits.
     """
 
     block_q: int
     block_k: int
     num_warps: int | None = None
     num_stages: int | None = None
+    programs: int | None = None
 
     def __post_init__(self):
-        for name in ("block_q", "block_k"):
+        least = {"block_q": 1, "block_k": 1, "num_warps": 1, "num_stages": 1, "programs": 0}
+        for name, lowest in least.items():
             n = getattr(self, name)
-            if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-                raise ValueError(f"Tiles {name}={n!r}: must be a whole number from 1")
+            if n is None and name not in ("block_q", "block_k"):
+                continue
+            if not isinstance(n, int) or isinstance(n, bool) or n < lowest:
+                raise ValueError(f"Tiles {name}={n!r}: must be a whole number from {lowest}")
         if self.block_k & (self.block_k - 1):
             raise ValueError(f"Tiles block_k={self.block_k}: must be a power of two")
 
