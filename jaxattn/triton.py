@@ -17,6 +17,7 @@ from jaxattn.kernel import Env, Rows, attend
 from jaxattn.operands import PerPair, is_operand
 from jaxattn.problem import Packed, Problem, Tiles
 from jaxattn.schedule import uniform_item
+from jaxattn.triton_compiler import compiler_params
 
 __all__ = ["default_tiles", "reason_not", "run"]
 
@@ -48,7 +49,7 @@ def default_tiles(problem: Problem) -> Tiles:
     return Tiles(max(1, rows // group), max(MIN_DOT, block_k), warps, stages)
 
 
-def run(problem: Problem, tiles: Tiles | None, interpreter=None):
+def run(problem: Problem, tiles: Tiles | None, interpreter=None, compiler="xla"):
     """``out [T, H, Dv]`` in q's dtype and ``lse f32[T, H]`` (natural log)."""
     tiles = tiles or default_tiles(problem)
     plan, kv_lens = problem.items(tiles.block_q)
@@ -79,8 +80,8 @@ def run(problem: Problem, tiles: Tiles | None, interpreter=None):
         in_specs=[_whole(x) for x in operands],
         out_specs=[_whole(x) for x in shapes],
         out_shape=shapes,
-        compiler_params=plt.CompilerParams(
-            num_warps=tiles.num_warps or 4, num_stages=tiles.num_stages or 2
+        compiler_params=compiler_params(
+            compiler, num_warps=tiles.num_warps or 4, num_stages=tiles.num_stages or 2
         ),
         interpret=interpreter is not None,
         name="jaxattn_forward",
