@@ -13,11 +13,10 @@ import kernel_calls
 import numpy as np
 import pytest
 from jax import export
-from jax.experimental import pallas as pl
+from scaled_sum import SHAPE, scaled_sum
 
 import jaxattn
 from jaxattn import triton_binary
-from jaxattn.triton_compiler import compiler_params
 
 DECODE = configurations.paged(16, d=64, n=2, t=2, h=4, k=2, keys=64)
 TRITON = functools.partial(DECODE.call, compiler="triton")
@@ -44,26 +43,7 @@ def decode_on(chip) -> kernel_calls.KernelCall:
     return call
 
 
-def scaled_sum(x, y, *, aliases, compiler="triton"):
-    """`x + 2 y` of `[4, 2, 8, 16]` on a grid of three axes; `aliases` as of `pl.pallas_call`."""
-
-    def kernel(x_ref, y_ref, out_ref):
-        out_ref[...] = x_ref[...] + 2 * y_ref[...]
-
-    block = pl.BlockSpec((1, 1, 4, 16), lambda i, j, k: (i, j, k, 0))
-    return pl.pallas_call(
-        kernel,
-        grid=(4, 2, 2),
-        in_specs=[block, block],
-        out_specs=block,
-        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        input_output_aliases=aliases,
-        compiler_params=compiler_params(compiler, num_warps=2, num_stages=1),
-        name="scaled_sum",
-    )(x, y)
-
-
-X = jax.ShapeDtypeStruct((4, 2, 8, 16), jnp.float32)
+X = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
 
 
 @needs_triton
