@@ -21,6 +21,7 @@ from jaxattn.operands import PerPair, is_operand
 from jaxattn.parts import part_bound, split
 from jaxattn.problem import Packed, Problem, Tiles
 from jaxattn.schedule import uniform_item
+from jaxattn.triton_compiler import compiler_params
 from jaxattn.triton_merge import merge
 from jaxattn.triton_sources import (
     MIN_DOT,
@@ -74,11 +75,11 @@ def default_tiles(problem: Problem, queries: int) -> Tiles:
     return Tiles(max(1, rows // group), max(MIN_DOT, block_k), warps, stages, programs)
 
 
-def run(problem: Problem, tiles: Tiles | None, interpreter=None):
+def run(problem: Problem, tiles: Tiles | None, interpreter=None, compiler="xla"):
     """``out [T, H, Dv]`` in q's dtype and ``lse f32[T, H]`` (natural log)."""
     results = None
     for launch in _launches(problem, tiles):
-        results = _launch(problem, launch, results, interpreter is not None)
+        results = _launch(problem, launch, results, interpreter is not None, compiler)
     return results
 
 
@@ -95,7 +96,7 @@ def _launches(problem: Problem, tiles: Tiles | None) -> tuple[Launch, ...]:
     return Launch(many, least=MOST_FEW + 1), Launch(few, most=MOST_FEW)
 
 
-def _launch(problem: Problem, launch: Launch, into, interpret: bool):
+def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: str):
     """The results of one launch; ``into`` are those of the launches before it, or None."""
     tiles, keys = launch.tiles, problem.keys
     num_tokens, heads, _ = problem.q.shape
@@ -140,8 +141,8 @@ def _launch(problem: Problem, launch: Launch, into, interpret: bool):
         out_specs=[_whole(x) for x in shapes],
         out_shape=shapes,
         input_output_aliases={first + i: i for i in range(len(into or ()))},
-        compiler_params=plt.CompilerParams(
-            num_warps=tiles.num_warps or 4, num_stages=tiles.num_stages or 2
+        compiler_params=compiler_params(
+            compiler, num_warps=tiles.num_warps or 4, num_stages=tiles.num_stages or 2
         ),
         interpret=interpret,
         name="jaxattn_forward",
@@ -149,10 +150,8 @@ def _launch(problem: Problem, launch: Launch, into, interpret: bool):
     if not cut:
         return tuple(results)
     whole, parts = results[:2], results[2:]
-    real = tiles.block_q * problem.group
-    return tuple(
-        merge(merges, parts, whole, rows=real, group=problem.group, most=wanted, interpret=interpret)
-    )
+    sizes = {"rows": tiles.block_q * problem.group, "group": problem.group, "most": wanted}
+    return merge(merges, parts, whole, **sizes, interpret=interpret, compiler=compiler)
 
 
 def _table(problem: Problem, launch: Launch, wanted: int):
@@ -239,9 +238,7 @@ def _kernel(*refs, tree, tiles, sizes, scale, uniform, paged, num_into):
         source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start)
     env_at = functools.partial(LoadEnv, rows, key_base)
     q = load(q_ref, (rows.packed(), rows.head()), rows.real())
-    out, lse = attend(
-        q, source, env_at, rows, mask, scores, sinks, scale, columns(v_ref.shape[-1])
-    )
+    out, lse = attend(q, source, env_at, rows, mask, scores, sinks, scale, columns(v_ref.shape[-1]))
     # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes
     # back what it read there, and the last query's place would lose its result.
     place = (rows.packed(clamp=False), rows.head())

@@ -10,6 +10,7 @@ from jax.experimental.pallas import triton as plt
 
 from jaxattn import tile
 from jaxattn.integers import arange, div, rem
+from jaxattn.triton_compiler import compiler_params
 from jaxattn.triton_sources import columns, load, pow2, store
 
 __all__ = ["merge"]
@@ -17,7 +18,7 @@ __all__ = ["merge"]
 TOGETHER = 32  # parts that are in flight at once
 
 
-def merge(table, parts, into, *, rows: int, group: int, most: int, interpret: bool):
+def merge(table, parts, into, *, rows: int, group: int, most: int, interpret: bool, compiler: str):
     """Writes the merged rows into ``into = (out [T, H, Dv], lse f32[T, H])``.
 
     Args:
@@ -30,17 +31,18 @@ def merge(table, parts, into, *, rows: int, group: int, most: int, interpret: bo
     kv_heads = parts[0].shape[1]
     operands = (table, *parts, out, lse)
     together = min(TOGETHER, pow2(most))
-    return pl.pallas_call(
+    call = pl.pallas_call(
         functools.partial(_kernel, rows=rows, group=group, together=together),
         grid=(table.shape[0] * kv_heads * rows,),
         in_specs=[_whole(x) for x in operands],
         out_specs=[_whole(out), _whole(lse)],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in into],
         input_output_aliases={3: 0, 4: 1},
-        compiler_params=plt.CompilerParams(num_warps=4, num_stages=1),
+        compiler_params=compiler_params(compiler, num_warps=4, num_stages=1),
         interpret=interpret,
         name="jaxattn_merge",
-    )(*operands)
+    )
+    return tuple(call(*operands))
 
 
 def _kernel(table, part_out, part_lse, _, __, out_ref, lse_ref, *, rows, group, together):
