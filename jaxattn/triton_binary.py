@@ -122,7 +122,9 @@ def version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        # Some distributors build Triton under another name.
+        owners = importlib.metadata.packages_distributions().get(package.replace("-", "_"))
+        return importlib.metadata.version(owners[0]) if owners else None
 
 
 def need(package: str) -> None:
