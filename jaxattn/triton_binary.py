@@ -30,7 +30,7 @@ class Binary(NamedTuple):
     assembly: str
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def compile_ir(source: str, arch: int | str, num_warps: int, num_stages: int) -> Binary:
     """Compiles a kernel; the same one a second time costs nothing.
 
