@@ -43,7 +43,10 @@ def few(shape: Shape, chip: Chip) -> Tiles:
 
 
 def programs(shape: Shape, chip: Chip) -> int:
-    """How many programs keys are split for: what the chip runs at once, in large or small ones."""
+    """How many programs keys are split for: what the chip runs at once, in large or small ones.
+
+    Where sequences are more than that, only those much longer than the others gain from it.
+    """
     heads = shape.heads_of_seqs
     wanted = (4 if 4 * heads >= chip.cores else 2) * chip.cores
     wanted = 1 << (wanted.bit_length() - 1)  # heads and batches tend to divide powers of two

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from jaxattn.chips import KIB, Chip, named
 from jaxattn.problem import Tiles
 from jaxattn.tuning import Shape, formula
-from jaxattn.tuning_formula import MOST_FEW_ROWS, programs, why_not
+from jaxattn.tuning_formula import LEAST_SPLIT, MOST_FEW_ROWS, programs, why_not
 from jaxattn.tuning_shape import pow2
 
 # Bytes of keys and values that a warp waits for at a time in decode: fewer and more were never
@@ -27,14 +27,18 @@ def candidates(shape: Shape, chip: str | None, implementation: str) -> list[Tile
 
 
 def variants(shape: Shape, chip: str | None, tiles: Tiles) -> list[Tiles]:
-    """``tiles`` with keys split otherwise: worth timing only for what is fast already."""
-    heads = shape.heads_of_seqs
+    """``tiles`` with keys split otherwise: worth timing only for what is fast already.
+
+    The sequences of a case are alike, those of a later call may not be: splitting nothing is tried
+    only where the chip is full without.
+    """
+    heads, cores = shape.heads_of_seqs, named(chip).cores
     if not shape.few or tiles.programs is None:
         return []
-    cores = named(chip).cores
-    least, most = pow2(cores // 2), 8 * pow2(cores)
-    counts = [n for n in _powers(least, most) if n > heads and n // heads <= shape.max_keys // 128]
-    return [dataclasses.replace(tiles, programs=n) for n in (0, *counts) if n != tiles.programs]
+    most = heads * (shape.max_keys // LEAST_SPLIT)
+    counts = [n for n in _powers(pow2(cores // 2), 8 * pow2(cores)) if heads < n <= most]
+    counts = [0, *counts] if heads >= 2 * cores else counts
+    return [dataclasses.replace(tiles, programs=n) for n in counts if n != tiles.programs]
 
 
 def _few(shape: Shape, chip: Chip) -> Iterator[Tiles]:

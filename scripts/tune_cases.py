@@ -157,9 +157,9 @@ NAMES = (
 )
 # The whole machinery in seconds on a CPU.
 SMALL_NAMES = (
-    "few b3 q1 k96 h4/2 d16 p16 causal f32",
-    "many b2 q40 k72 h4/2 d16:8 causal f32",
-    "many b1 q48 k48 h2/2 d16 p8 causal f32",
+    "few b3 q1 k72 h4/2 d16 p16 causal f32",
+    "many b2 q9 k40 h4/2 d16:8 causal f32",
+    "many b1 q33 k33 h2/2 d16 p8 causal f32",
 )
 
 
