@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from jaxattn.chips import chip, on_chip
 from jaxattn.problem import Tiles
 from jaxattn.tuning_formula import fits, formula
-from jaxattn.tuning_shape import MIN_SIDE, Shape, pow2
+from jaxattn.tuning_shape import MIN_SIDE, MOST_FEW, Shape, pow2
 
 __all__ = [
+    "MOST_FEW",
     "Entry",
     "Shape",
     "chip",

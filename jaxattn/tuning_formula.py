@@ -29,34 +29,35 @@ def formula(shape: Shape, chip: str | None) -> Tiles:
 def few(shape: Shape, chip: Chip) -> Tiles:
     """Decode: reading keys is all the work. Many bytes in flight a core, in fewer, larger programs
     the fewer of them there are."""
-    heads = shape.heads_of_seqs
-    if heads >= 4 * chip.cores:
+    rows = min(pow2(shape.queries * shape.group), MOST_FEW_ROWS)
+    whole = shape.programs(block_q := max(1, rows // shape.group))
+    if whole >= 4 * chip.cores:
         tile, warps, stages = 16 * KIB, 2, 4
-    elif 4 * heads >= chip.cores:
+    elif 4 * whole >= chip.cores:
         tile, warps, stages = 32 * KIB, 4, 3
     else:
         tile, warps, stages = 64 * KIB, 8, 2
-    rows = min(pow2(shape.queries * shape.group), MOST_FEW_ROWS)
     block_k = _keys(tile // shape.row_bytes, shape)
     stages = 2 if shape.pair_operands else stages
-    return Tiles(max(1, rows // shape.group), block_k, warps, stages, programs(shape, chip))
+    return Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
 
 
-def programs(shape: Shape, chip: Chip) -> int:
+def programs(shape: Shape, chip: Chip, block_q: int) -> int:
     """How many programs keys are split for: what the chip runs at once, in large or small ones.
 
-    Where sequences are more than that, only those much longer than the others gain from it.
+    Where the launch has more than that, only sequences much longer than the others gain from it.
     """
-    heads = shape.heads_of_seqs
-    wanted = (4 if 4 * heads >= chip.cores else 2) * chip.cores
+    whole = shape.programs(block_q)
+    if not shape.few and 2 * whole > chip.cores:
+        return 0
+    wanted = (4 if shape.few and 4 * whole >= chip.cores else 2) * chip.cores
     wanted = 1 << (wanted.bit_length() - 1)  # heads and batches tend to divide powers of two
-    most = heads * -(-shape.max_keys // LEAST_SPLIT)
-    return min(wanted, most) if most > heads else 0
+    parts = -(-shape.max_keys // (LEAST_SPLIT if shape.few else 4 * LEAST_SPLIT))
+    return min(wanted, whole * parts) if parts > 1 else 0
 
 
 def many(shape: Shape, chip: Chip) -> Tiles:
     """Prefill and encoders: products are the work. As many rows as the registers hold."""
-    del chip
     dim = max(shape.head_dim, shape.head_dim_v)
     wide = dim > 128 or shape.itemsize == 4
     most = 64 if wide else 128
@@ -65,7 +66,8 @@ def many(shape: Shape, chip: Chip) -> Tiles:
     rows = min(pow2(shape.queries * shape.group), most)
     warps = 8 if rows >= 128 and dim <= 64 else 4
     stages = 2 if wide or shape.pair_operands else 3
-    return Tiles(max(1, rows // shape.group), _keys(32 if wide else 64, shape), warps, stages, 0)
+    block_q, block_k = max(1, rows // shape.group), _keys(32 if wide else 64, shape)
+    return Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
 
 
 def _keys(block_k: int, shape: Shape) -> int:

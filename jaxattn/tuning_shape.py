@@ -9,9 +9,10 @@ from jaxattn.masks import Full
 from jaxattn.operands import PerPair, is_operand
 from jaxattn.problem import Packed, Problem
 
-__all__ = ["MIN_SIDE", "Shape", "pow2", "side"]
+__all__ = ["MIN_SIDE", "MOST_FEW", "Shape", "pow2", "side"]
 
 MIN_SIDE = 16  # of a matrix product on any GPU
+MOST_FEW = 8  # queries of a sequence that still count as few: decode, and speculation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +69,11 @@ class Shape:
 
     @property
     def heads_of_seqs(self) -> int:
-        """Programs of a launch that splits neither queries nor keys."""
         return self.num_seqs * self.kv_heads
+
+    def programs(self, block_q: int) -> int:
+        """Of a launch that splits no keys."""
+        return self.heads_of_seqs * -(-self.queries // block_q)
 
     def rows(self, block_q: int) -> int:
         """Rows of the tile of ``block_q`` queries."""

@@ -17,9 +17,9 @@ Time the kernels of attention with many tile sizes on this device, each checked 
 reference first, and write what was found to the package's file for the device, from which every
 later call takes its tiles.
 
-A case is a launch: "few b16 q1 k8192 h32/8 d128 p16 causal bf16" is decode (few rows a sequence) of
-16 sequences of 1 query and 8192 keys, 32 query and 8 key heads of dim 128, pages of 16, bfloat16;
-"many b64 q577 k577 h16/16 d64" is an encoder's dense batch.
+A case is one launch of sequences that are all alike:
+"""
+AFTER = """
 
 The file is written after every case and when time or patience ends; a later run goes on where it
 stopped, and starts a case anew when the versions of jax, jaxlib or triton have changed.
@@ -33,13 +33,15 @@ SLOW = 1.1  # times the best
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = console.Parser(prog=PROG, description=DESCRIPTION)
+    from scripts.tune_cases import SYNTAX
+
+    parser = console.Parser(prog=PROG, description=DESCRIPTION + SYNTAX + AFTER)
     parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
     parser.add_argument(
         "--only",
         action="append",
         metavar="PATTERN",
-        help='cases whose name matches, such as "few *" or "* d64*"; repeatable',
+        help='cases whose name matches, such as "decode:*" or "*,D64*"; repeatable',
     )
     parser.add_argument(
         "--shapes", action="append", metavar="CASE", help="this case instead; repeatable"
@@ -199,7 +201,7 @@ class Progress:
         seconds = left * (now - self.start) / self._timed
         say(
             f"{PROG}: case {self.index + 1} of {len(self._counts)}, {case.name}: candidate {done} "
-            f"of {count}, {best}; about {min(seconds, self.deadline - now):.0f} s left"
+            f"of {count}, {best}; about {max(0, min(seconds, self.deadline - now)):.0f} s left"
         )
 
 

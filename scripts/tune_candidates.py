@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from jaxattn.chips import KIB, Chip, named
 from jaxattn.problem import Tiles
 from jaxattn.tuning import Shape, formula
-from jaxattn.tuning_formula import LEAST_SPLIT, MOST_FEW_ROWS, programs, why_not
+from jaxattn.tuning_formula import LEAST_SPLIT, programs, why_not
 from jaxattn.tuning_shape import pow2
 
 # Bytes of keys and values that a warp waits for at a time in decode: fewer and more were never
@@ -21,7 +21,7 @@ def candidates(shape: Shape, chip: str | None, implementation: str) -> list[Tile
     if implementation == "xla":
         return list(dict.fromkeys(_on_cpu(shape)))
     facts, first = named(chip), formula(shape, chip)
-    grid = _few(shape, facts) if shape.few else _many(shape)
+    grid = _few(shape, first) if shape.few else _many(shape, facts)
     fitting = (tiles for tiles in grid if why_not(shape, tiles, facts) is None)
     return list(dict.fromkeys([first, *fitting]))
 
@@ -32,27 +32,24 @@ def variants(shape: Shape, chip: str | None, tiles: Tiles) -> list[Tiles]:
     The sequences of a case are alike, those of a later call may not be: splitting nothing is tried
     only where the chip is full without.
     """
-    heads, cores = shape.heads_of_seqs, named(chip).cores
-    if not shape.few or tiles.programs is None:
+    whole, cores = shape.programs(tiles.block_q), named(chip).cores
+    if tiles.programs is None or (not shape.few and whole >= 2 * cores):
         return []
-    most = heads * (shape.max_keys // LEAST_SPLIT)
-    counts = [n for n in _powers(pow2(cores // 2), 8 * pow2(cores)) if heads < n <= most]
-    counts = [0, *counts] if heads >= 2 * cores else counts
+    most = whole * (shape.max_keys // LEAST_SPLIT)
+    counts = [n for n in _powers(pow2(cores // 2), 8 * pow2(cores)) if whole < n <= most]
+    counts = [0, *counts] if whole >= 2 * cores or not shape.few else counts
     return [dataclasses.replace(tiles, programs=n) for n in counts if n != tiles.programs]
 
 
-def _few(shape: Shape, chip: Chip) -> Iterator[Tiles]:
-    split = programs(shape, chip)
-    rows = min(pow2(shape.queries * shape.group), MOST_FEW_ROWS)
-    block_q = max(1, rows // shape.group)
+def _few(shape: Shape, first: Tiles) -> Iterator[Tiles]:
     longest = min(256, max(16, pow2(shape.max_keys)))
     for block_k, warps, stages in itertools.product(_powers(16, longest), (1, 2, 4, 8), (2, 3, 4)):
         a_warp = block_k * shape.row_bytes / warps
         if WARP_BYTES[0] <= a_warp <= WARP_BYTES[1]:
-            yield Tiles(block_q, block_k, warps, stages, split)
+            yield Tiles(first.block_q, block_k, warps, stages, first.programs)
 
 
-def _many(shape: Shape) -> Iterator[Tiles]:
+def _many(shape: Shape, chip: Chip) -> Iterator[Tiles]:
     whole = pow2(shape.queries * shape.group)
     longest = min(128, max(16, pow2(shape.max_keys)))
     sizes = [rows for rows in (32, 64, 128, 256) if rows <= whole and 4 * rows > min(whole, 128)]
@@ -60,7 +57,8 @@ def _many(shape: Shape) -> Iterator[Tiles]:
         sizes or [whole], _powers(min(32, longest), longest), (2, 4, 8), (2, 3, 4)
     ):
         if LEAST_WARP_ROWS <= rows // warps <= 2 * LEAST_WARP_ROWS:
-            yield Tiles(max(1, rows // shape.group), block_k, warps, stages, 0)
+            block_q = max(1, rows // shape.group)
+            yield Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
 
 
 def _on_cpu(shape: Shape) -> Iterator[Tiles]:

@@ -5,14 +5,18 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from jaxattn.tuning import Shape
+from jaxattn.tuning import MOST_FEW, Shape
 
-DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-RULE = (
-    'must be like "few b16 q1 k8192 h32/8 d128 p16 causal bf16": few or many, sequences, queries '
-    "and keys of each, heads (query/key), head dim (or D:DV), page size (left out: dense keys), "
-    "causal (left out: every key) and bf16, f16 or f32"
-)
+KINDS = ("full", "prefill", "decode")
+DTYPES = {"16": "float16", "32": "float32", None: "bfloat16"}
+SYNTAX = """\
+KIND:FIELD,FIELD,... with KIND full (no mask), prefill or decode (causal), and the fields
+  B16    sequences (default 1)      S8192  keys of each
+  T2     queries of each, the last of its keys (default: decode 1, else S)
+  H32/8  query heads / kv heads; H16 is H16/16
+  D128   head dim                   V64    head dim of the values (default D)
+  P16    page size; without it keys and values are contiguous
+  F32    float32, or F16 float16; without it bfloat16"""
 # Logits of the reference that are in memory at a time, in bytes.
 REFERENCE_BYTES = 1 << 30
 
@@ -21,7 +25,6 @@ REFERENCE_BYTES = 1 << 30
 class Case:
     """One launch of sequences that are all alike; its queries are the last of its keys."""
 
-    few: bool
     seqs: int
     queries: int
     keys: int
@@ -35,25 +38,31 @@ class Case:
 
     def __post_init__(self):
         if self.queries > self.keys:
-            raise ValueError(f"case {self.name!r}: has more queries than keys")
+            raise ValueError("T must be at most S")
         if self.heads % self.kv_heads:
-            raise ValueError(f"case {self.name!r}: query heads must be a multiple of key heads")
-        if self.page_size is not None and not self.causal:
-            raise ValueError(f"case {self.name!r}: a paged case must be causal")
+            raise ValueError("query heads must be a multiple of kv heads")
+
+    @property
+    def few(self) -> bool:
+        return self.queries <= MOST_FEW
 
     @property
     def name(self) -> str:
         """What `parse` reads."""
-        dims = (self.head_dim, self.head_dim_v)
-        parts = [
-            "few" if self.few else "many",
-            f"b{self.seqs} q{self.queries} k{self.keys} h{self.heads}/{self.kv_heads}",
-            f"d{dims[0]}" if dims[0] == dims[1] else f"d{dims[0]}:{dims[1]}",
-            "" if self.page_size is None else f"p{self.page_size}",
-            "causal" if self.causal else "",
-            {long: short for short, long in DTYPES.items()}[self.dtype],
+        kind = "prefill" if self.queries == self.keys else "decode"
+        kind = kind if self.causal else "full"
+        usual = 1 if kind == "decode" else self.keys
+        same = self.heads == self.kv_heads
+        fields = [
+            f"B{self.seqs},S{self.keys}",
+            f"T{self.queries}" if self.queries != usual else "",
+            f"H{self.heads}" if same else f"H{self.heads}/{self.kv_heads}",
+            f"D{self.head_dim}",
+            f"V{self.head_dim_v}" if self.head_dim_v != self.head_dim else "",
+            f"P{self.page_size}" if self.page_size is not None else "",
+            {"float16": "F16", "float32": "F32"}.get(self.dtype, ""),
         ]
-        return " ".join(part for part in parts if part)
+        return f"{kind}:{','.join(field for field in fields if field)}"
 
     @property
     def shape(self) -> Shape:
@@ -75,91 +84,106 @@ class Case:
 
 
 def parse(text: str) -> Case:
-    """The case that ``text`` names, or ValueError."""
-    found = re.fullmatch(
-        r"(few|many) b(\d+) q(\d+) k(\d+) h(\d+)/(\d+) d(\d+)(?::(\d+))?(?: p(\d+))?"
-        r"( causal)?(?: (bf16|f16|f32))?",
-        " ".join(text.split()),
-    )
-    if found is None or "0" in found.groups():
-        raise ValueError(f"case {text!r}: {RULE}")
-    kind, *sizes, causal, dtype = found.groups()
-    seqs, queries, keys, heads, kv_heads, d, dv, page_size = (
-        None if size is None else int(size) for size in sizes
-    )
-    return Case(
-        kind == "few", seqs, queries, keys, heads, kv_heads, d, dv or d, page_size,
-        causal is not None, DTYPES[dtype or "bf16"],
-    )  # fmt: skip
+    """The case that ``text`` names, in the syntax of SYNTAX; ValueError if it names none."""
+    kind, _, rest = text.partition(":")
+    found = [
+        re.fullmatch(r"([BSTDVPF])([1-9]\d*)|(H)([1-9]\d*(?:/[1-9]\d*)?)", x)
+        for x in rest.split(",")
+    ]
+    if kind not in KINDS or None in found:
+        raise ValueError(f"{text!r}: must be such as decode:B16,S8192,H32/8,D128,P16")
+    fields = dict([part for part in match.groups() if part] for match in found)
+    missing = [letter for letter in "SHD" if letter not in fields]
+    if missing or len(fields) < len(found):
+        raise ValueError(f"{text!r}: needs {', '.join(missing) or 'every field once'}")
+    if fields.get("F") not in DTYPES:
+        raise ValueError(f"{text!r}: F must be 16 or 32")
+    heads, _, kv_heads = fields["H"].partition("/")
+    number = lambda letter, usual: int(fields.get(letter, usual))  # noqa: E731
+    try:
+        return Case(
+            seqs=number("B", 1),
+            queries=number("T", 1 if kind == "decode" else fields["S"]),
+            keys=number("S", 0),
+            heads=int(heads),
+            kv_heads=int(kv_heads or heads),
+            head_dim=number("D", 0),
+            head_dim_v=number("V", fields["D"]),
+            page_size=int(fields["P"]) if "P" in fields else None,
+            causal=kind != "full",
+            dtype=DTYPES[fields.get("F")],
+        )
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from error
 
 
 # A run that is out of time has done the first ones. Llama-3-8B's heads where not said otherwise.
 NAMES = (
-    "few b16 q1 k8192 h32/8 d128 p16 causal",
-    "few b128 q1 k2048 h32/8 d128 p16 causal",
-    "few b1 q1 k32768 h32/8 d128 p16 causal",
-    "many b1 q8192 k8192 h32/8 d128 p16 causal",
-    "many b64 q577 k577 h16/16 d64",  # ViT-L/14 at 336 pixels
-    "many b128 q197 k197 h12/12 d64",  # ViT-B/16 at 224
+    "decode:B16,S8192,H32/8,D128,P16",
+    "decode:B128,S2048,H32/8,D128,P16",
+    "decode:B1,S32768,H32/8,D128,P16",
+    "prefill:B1,S8192,H32/8,D128,P16",
+    "full:B64,S577,H16,D64",  # ViT-L/14 at 336 pixels
+    "full:B128,S197,H12,D64",  # ViT-B/16 at 224
     # Decode: batch and context, then several queries at once, page sizes, groups, head dims.
-    "few b64 q1 k2048 h32/8 d128 p16 causal",
-    "few b256 q1 k2048 h32/8 d128 p16 causal",
-    "few b1 q1 k2048 h32/8 d128 p16 causal",
-    "few b1 q1 k131072 h32/8 d128 p16 causal",
-    "few b4 q1 k8192 h32/8 d128 p16 causal",
-    "few b16 q1 k1024 h32/8 d128 p16 causal",
-    "few b32 q1 k4096 h32/8 d128 p16 causal",
-    "few b32 q4 k4096 h32/8 d128 p16 causal",
-    "few b32 q8 k4096 h32/8 d128 p16 causal",
-    "few b16 q1 k8192 h32/8 d128 p1 causal",
-    "few b16 q1 k8192 h32/8 d128 p64 causal",
-    "few b16 q1 k8192 h32/8 d128 p256 causal",
-    "few b16 q1 k8192 h8/8 d128 p16 causal",
-    "few b16 q1 k8192 h40/8 d128 p16 causal",
-    "few b16 q1 k8192 h64/8 d128 p16 causal",
-    "few b1 q1 k32768 h64/8 d64 p16 causal",
-    "few b16 q1 k8192 h64/8 d64 p16 causal",
-    "few b128 q1 k2048 h64/8 d64 p16 causal",
-    "few b16 q1 k4096 h32/8 d80 p16 causal",
-    "few b16 q1 k4096 h32/8 d96 p16 causal",
-    "few b1 q1 k32768 h16/8 d256 p16 causal",
-    "few b16 q1 k8192 h16/8 d256 p16 causal",
-    "few b128 q1 k2048 h16/8 d256 p16 causal",
-    "few b16 q1 k8192 h32/8 d128",
-    "few b16 q1 k4096 h32/8 d128 p16 causal f32",
+    "decode:B64,S2048,H32/8,D128,P16",
+    "decode:B256,S2048,H32/8,D128,P16",
+    "decode:B1,S2048,H32/8,D128,P16",
+    "decode:B1,S131072,H32/8,D128,P16",
+    "decode:B4,S8192,H32/8,D128,P16",
+    "decode:B16,S1024,H32/8,D128,P16",
+    "decode:B32,S4096,H32/8,D128,P16",
+    "decode:B32,S4096,T4,H32/8,D128,P16",
+    "decode:B32,S4096,T8,H32/8,D128,P16",
+    "decode:B16,S8192,H32/8,D128,P1",
+    "decode:B16,S8192,H32/8,D128,P64",
+    "decode:B16,S8192,H32/8,D128,P256",
+    "decode:B16,S8192,H8,D128,P16",
+    "decode:B16,S8192,H40/8,D128,P16",
+    "decode:B16,S8192,H64/8,D128,P16",
+    "decode:B1,S32768,H64/8,D64,P16",
+    "decode:B16,S8192,H64/8,D64,P16",
+    "decode:B128,S2048,H64/8,D64,P16",
+    "decode:B16,S4096,H32/8,D80,P16",
+    "decode:B16,S4096,H32/8,D96,P16",
+    "decode:B1,S32768,H16/8,D256,P16",
+    "decode:B16,S8192,H16/8,D256,P16",
+    "decode:B128,S2048,H16/8,D256,P16",
+    "full:B16,S8192,T1,H32/8,D128",
+    "decode:B16,S4096,H32/8,D128,P16,F32",
     # Prefill, whole and in chunks.
-    "many b1 q2048 k2048 h32/8 d128 p16 causal",
-    "many b8 q1024 k1024 h32/8 d128 p16 causal",
-    "many b1 q512 k512 h32/8 d128 p16 causal",
-    "many b1 q512 k8192 h32/8 d128 p16 causal",
-    "many b4 q256 k2048 h32/8 d128 p16 causal",
-    "many b1 q8192 k8192 h32/8 d128 p1 causal",
-    "many b1 q8192 k8192 h32/8 d128 p64 causal",
-    "many b1 q8192 k8192 h32/8 d128 p256 causal",
-    "many b1 q8192 k8192 h8/8 d128 p16 causal",
-    "many b1 q8192 k8192 h40/8 d128 p16 causal",
-    "many b1 q4096 k4096 h64/8 d64 p16 causal",
-    "many b1 q4096 k4096 h32/32 d80 p16 causal",
-    "many b1 q4096 k4096 h32/32 d96 p16 causal",
-    "many b1 q4096 k4096 h16/8 d256 p16 causal",
-    "many b1 q2048 k2048 h32/8 d128 p16 causal f32",
+    "prefill:B1,S2048,H32/8,D128,P16",
+    "prefill:B8,S1024,H32/8,D128,P16",
+    "prefill:B1,S512,H32/8,D128,P16",
+    "decode:B1,S8192,T512,H32/8,D128,P16",
+    "decode:B4,S2048,T256,H32/8,D128,P16",
+    "prefill:B1,S8192,H32/8,D128,P1",
+    "prefill:B1,S8192,H32/8,D128,P64",
+    "prefill:B1,S8192,H32/8,D128,P256",
+    "prefill:B1,S8192,H8,D128,P16",
+    "prefill:B1,S8192,H40/8,D128,P16",
+    "prefill:B1,S4096,H64/8,D64,P16",
+    "prefill:B1,S4096,H32,D80,P16",
+    "prefill:B1,S4096,H32,D96,P16",
+    "prefill:B1,S4096,H16/8,D256,P16",
+    "prefill:B1,S2048,H32/8,D128,P16,F32",
     # Dense batches: ViT-H/14, SigLIP-so400m and its neighbours, DINOv2.
-    "many b64 q257 k257 h16/16 d80",
-    "many b32 q729 k729 h16/16 d72",
-    "many b32 q729 k729 h16/16 d96",
-    "many b32 q729 k729 h16/16 d128",
-    "many b8 q1369 k1369 h16/16 d64",
-    "many b32 q577 k577 h16/16 d64 f32",
-    "many b4 q4096 k4096 h16/16 d128",
-    "many b4 q4096 k4096 h16/16 d128 causal",
-    "many b2 q4096 k4096 h16/16 d64 causal",
-    "many b1 q4096 k4096 h16/8 d256",
+    "full:B64,S257,H16,D80",
+    "full:B32,S729,H16,D72",
+    "full:B32,S729,H16,D96",
+    "full:B32,S729,H16,D128",
+    "full:B8,S1369,H16,D64",
+    "full:B32,S577,H16,D64,F32",
+    "full:B4,S4096,H16,D128",
+    "prefill:B4,S4096,H16,D128",
+    "prefill:B2,S4096,H16,D64",
+    "full:B1,S4096,H16/8,D256",
 )
 # The whole machinery in seconds on a CPU.
 SMALL_NAMES = (
-    "few b3 q1 k72 h4/2 d16 p16 causal f32",
-    "many b2 q9 k40 h4/2 d16:8 causal f32",
-    "many b1 q33 k33 h2/2 d16 p8 causal f32",
+    "decode:B3,S72,H4/2,D16,P16,F32",
+    "decode:B2,S40,T9,H4/2,D16,V8,F32",
+    "prefill:B1,S33,H2,D16,P8,F32",
 )
 
 

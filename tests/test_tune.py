@@ -18,7 +18,7 @@ from scripts.tune_candidates import candidates, variants
 
 ROOT = Path(__file__).parent.parent
 H200, MI300X = "NVIDIA H200", "AMD Instinct MI300X"
-FEW = "few b3 q1 k72 h4/2 d16 p16 causal f32"
+FEW = "decode:B3,S72,H4/2,D16,P16,F32"
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def _hurry(monkeypatch):
 def run(tmp_path, capsys):
     """Runs the program on some small cases; gives its exit code, stdout, stderr and file."""
 
-    def run(*options, only="few*"):
+    def run(*options, only="decode:B3*"):
         path = tmp_path / "deep" / "tuned.json"
         fixed = ["--small", "--implementation", "xla", "--output", str(path), "--only", only]
         code = tune.main([*fixed, *options])
@@ -73,36 +73,37 @@ def test_the_default_cases_differ_and_cover_what_is_asked():
 
 def test_what_was_fast_by_hand_is_among_the_candidates():
     for name, tiles in (
-        ("few b16 q1 k8192 h32/8 d128 p16 causal", "1x64 w4 s3 p512"),
-        ("few b128 q1 k2048 h32/8 d128 p16 causal", "1x32 w2 s4 p512"),
-        ("few b1 q1 k32768 h32/8 d128 p16 causal", "1x128 w8 s2 p256"),
-        ("many b1 q8192 k8192 h32/8 d128 p16 causal", "32x32 w4 s4 p0"),
-        ("many b64 q577 k577 h16/16 d64", "64x64 w4 s3 p0"),
-        ("many b64 q577 k577 h16/16 d64", "128x64 w8 s3 p0"),
+        ("decode:B16,S8192,H32/8,D128,P16", "1x64 w4 s3 p512"),
+        ("decode:B128,S2048,H32/8,D128,P16", "1x32 w2 s4 p512"),
+        ("decode:B1,S32768,H32/8,D128,P16", "1x128 w8 s2 p256"),
+        ("prefill:B1,S8192,H32/8,D128,P16", "32x32 w4 s4 p0"),
+        ("full:B64,S577,H16,D64", "64x64 w4 s3 p0"),
+        ("full:B64,S577,H16,D64", "128x64 w8 s3 p0"),
     ):
         shape = tune_cases.parse(name).shape
         assert tuning.parse(tiles) in candidates(shape, H200, "triton"), name
-    few = tune_cases.parse("few b1 q1 k32768 h32/8 d128 p16 causal").shape
+    few = tune_cases.parse("decode:B1,S32768,H32/8,D128,P16").shape
     counts = [tiles.programs for tiles in variants(few, H200, Tiles(1, 128, 8, 2, 256))]
     assert counts == [128, 512, 1024]  # 8 heads of 128 parts of 256 keys
-    full = tune_cases.parse("few b128 q1 k2048 h32/8 d128 p16 causal").shape
+    full = tune_cases.parse("decode:B128,S2048,H32/8,D128,P16").shape
     assert 0 in [tiles.programs for tiles in variants(full, H200, Tiles(1, 32, 2, 4, 512))]
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "reason"),
     [
-        "few b16 q1 k8192",
-        "few b0 q1 k8 h1/1 d8",
-        "few b1 q9 k8 h1/1 d8",
-        "few b1 q1 k8 h3/2 d8",
-        "few b1 q1 k8 h2/2 d8 p8",
-        "some b1 q1 k8 h2/2 d8",
-        "few b1 q1 k8 h2/2 d8 fp8",
+        ("decode:B16,S8192", "needs H, D"),
+        ("decode:S8,S8,H1,D8", "needs every field once"),
+        ("decode:B0,S8,H1,D8", "must be such as decode:B16"),
+        ("prefill:S8,T9,H1,D8", "T must be at most S"),
+        ("decode:S8,H3/2,D8", "must be a multiple of kv heads"),
+        ("some:S8,H2,D8", "must be such as decode:B16"),
+        ("decode", "must be such as decode:B16"),
+        ("decode:S8,H2,D8,F8", "F must be 16 or 32"),
     ],
 )
-def test_a_name_that_is_no_case_is_refused(name):
-    with pytest.raises(ValueError, match=f"case '{name}"):
+def test_a_name_that_is_no_case_is_refused(name, reason):
+    with pytest.raises(ValueError, match=f"^'{name}.*': .*{reason}"):
         tune_cases.parse(name)
 
 
@@ -292,7 +293,7 @@ def test_a_file_of_another_device_is_not_touched(run):
     [
         ([], "tuning needs a GPU, JAX has 'cpu' (--implementation xla --small tries"),
         (["--only", "x*"], "--only x*: no case matches"),
-        (["--shapes", "few b1"], "case 'few b1': must be like"),
+        (["--shapes", "few b1"], "'few b1': must be such as decode:B16,S8192"),
         (["--implementation", "xla"], "--implementation xla needs --output"),
         (["--budget", "0"], "--budget=0: must be above 0"),
         (["--threads", "0"], "--threads=0: must be at least 1"),
@@ -315,8 +316,8 @@ def test_what_cannot_be_done_is_said_in_one_line(options, message):
 
 
 def test_the_cases_can_be_listed(capsys):
-    assert tune.main(["--list", "--only", "many* d256*"]) == 0
+    assert tune.main(["--list", "--only", "decode:*,D256,*"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [
-        name + " bf16" for name in tune_cases.NAMES if "many" in name and "d256" in name
-    ]
+    wanted = [n for n in tune_cases.NAMES if n.startswith("decode:") and ",D256," in n]
+    assert lines == wanted
+    assert len(wanted) == 3
