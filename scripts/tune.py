@@ -56,7 +56,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--check-formula",
         action="store_true",
-        help="tune nothing: compare the formula with what the file has",
+        help="tune nothing: compare the formula with what the file has, timing what it lacks; "
+        "without a GPU --output names the file, and what it lacks counts as slow",
     )
     parser.add_argument(
         "--implementation",
@@ -91,9 +92,12 @@ def main(argv: list[str] | None = None) -> int:
     if args.list:
         print("\n".join(case.name for case in cases))
         return 0
-    from scripts.tune_record import Record
+    from scripts.tune_record import Record, device_of
 
-    device = the_device(args.implementation)
+    if args.check_formula and args.output is not None and not has_gpu():
+        device = device_of(Path(args.output))  # what is recorded needs no device
+    else:
+        device = the_device(args.implementation)
     record = Record(output(args, device), device)
     return (check_formula if args.check_formula else tune)(args, cases, device, record)
 
@@ -111,11 +115,17 @@ def chosen(args: argparse.Namespace) -> list:
     return list(dict.fromkeys(cases))
 
 
+def has_gpu() -> bool:
+    import jax
+
+    return jax.default_backend() == "gpu"
+
+
 def the_device(implementation: str) -> str:
     """The name of the device to tune for; ValueError if it cannot run the implementation."""
     import jax
 
-    if implementation == "triton" and jax.default_backend() != "gpu":
+    if implementation == "triton" and not has_gpu():
         raise ValueError(
             f"tuning needs a GPU, JAX has {jax.default_backend()!r} "
             "(--implementation xla --small tries the program without one)"
@@ -207,6 +217,8 @@ class Progress:
 
 def check_formula(args: argparse.Namespace, cases: list, device: str, record) -> int:
     """Compare the formula with the best tiles of the recorded cases, timing it where it must."""
+    import jax
+
     from jaxattn.tuning import formula, spell
     from scripts import tune_search
 
@@ -218,10 +230,10 @@ def check_formula(args: argparse.Namespace, cases: list, device: str, record) ->
     bench = tune_search.Bench(
         device, args.implementation, progress.deadline, args.threads, progress.told
     )
-    slow = 0
+    slow, local = 0, jax.devices()[0].device_kind
     for case in cases:
         known, tiles = record.recorded(case.name), formula(case.shape, device)
-        if known.seconds(tiles) is None and known.reason(tiles) is None:
+        if not known.knows(tiles) and device == local:
             say(f"{PROG}: {case.name}: timing {spell(tiles)}")
             try:
                 tune_search.measure(bench, case, record.case(case), tiles)
@@ -251,7 +263,7 @@ def _print_comparison(args: argparse.Namespace, case, known, tiles) -> bool:
         print(json.dumps(line), flush=True)
         return slow
     against = f"{spell(best[0]):<20}" if best else "nothing works"
-    told = f"{ratio:5.2f}" if ratio is not None else f"fails: {known.reason(tiles)}"
+    told = f"{ratio:5.2f}" if ratio is not None else known.reason(tiles) or "not timed"
     print(
         f"{case.name:<52} {spell(tiles):<20} {against} {told}{' SLOW' if slow else ''}", flush=True
     )

@@ -77,6 +77,13 @@ class Record:
             raise
 
 
+def device_of(path: Path) -> str:
+    """The device that the file is of; a ValueError if it is no such file."""
+    text = path.read_text()
+    read(text, str(path))
+    return json.loads(text)["device"]
+
+
 class CaseRecord:
     """Times and failures of one case, of which every candidate has at most one."""
 

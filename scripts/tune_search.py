@@ -1,6 +1,7 @@
 """The search over the candidates of one case: check each, time it roughly, then the best again."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import time
@@ -101,14 +102,15 @@ def _rough(trial: Trial, record: CaseRecord, tiles: list[Tiles], chains: dict, b
         return
     trial.bench.check_time()
     trial.prepare()
-    for one, compiled in _compiled_ahead(trial, unknown):
-        chain = _try(trial, record, one, compiled, ROUGH_ROUNDS)
-        if chain is not None:
-            chains[one] = chain
-            for slow in set(chains) - set(record.fastest(FINALISTS)):
-                del chains[slow]  # and the device memory of its program
-        done = before + sum(record.knows(each) for each in tiles)
-        trial.bench.told(trial.case, one, record, done, count)
+    with contextlib.closing(_compiled_ahead(trial, unknown)) as ahead:
+        for one, compiled in ahead:
+            chain = _try(trial, record, one, compiled, ROUGH_ROUNDS)
+            if chain is not None:
+                chains[one] = chain
+                for slow in set(chains) - set(record.fastest(FINALISTS)):
+                    del chains[slow]  # and the device memory of its program
+            done = before + sum(record.knows(each) for each in tiles)
+            trial.bench.told(trial.case, one, record, done, count)
 
 
 def _compiled_ahead(trial: Trial, tiles: list[Tiles]) -> Iterator[tuple[Tiles, Callable]]:

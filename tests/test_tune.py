@@ -279,6 +279,22 @@ def test_the_formula_is_compared_with_the_best(run):
         assert out.endswith(" SLOW\n") == bool(expected)
 
 
+def test_a_file_of_a_device_that_is_not_here_is_compared_by_what_it_has(tmp_path, capsys):
+    case = tune_cases.parse("decode:B16,S8192,H32/8,D128,P16")
+    formula = tuning.spell(tuning.formula(case.shape, H200))
+    path = tmp_path / "h200.json"
+    entry = {"shape": vars(case.shape), "versions": {}, "date": "2026-11-30", "finished": True}
+    for times, code, end in (
+        ({formula: 10.5, "1x32 w2 s4 p512": 10.0}, 0, " 1.05\n"),
+        ({formula: 11.5, "1x32 w2 s4 p512": 10.0}, 1, " 1.15 SLOW\n"),
+        ({"1x32 w2 s4 p512": 10.0}, 1, " not timed SLOW\n"),
+    ):
+        cases = {case.name: entry | {"best": "1x32 w2 s4 p512", "times": times, "failures": {}}}
+        path.write_text(json.dumps({"format": 1, "device": H200, "cases": cases}))
+        assert tune.main(["--check-formula", "--output", str(path)]) == code
+        assert capsys.readouterr().out.endswith(end)
+
+
 def test_a_file_of_another_device_is_not_touched(run):
     run()
     text = run.path.read_text().replace('"device": "cpu"', '"device": "NVIDIA H200"')
