@@ -11,13 +11,14 @@ only in how many queries a block has. A target gives
 * an environment, :class:`Env`, for what masks and scores read.
 
 The loop keeps (m, l, acc) of :mod:`jaxattn.tile` over tiles first..last in three ranges: masked,
-full, masked (one range for a block of one query). Per full tile: 2 rows width (D + Dv) FLOPs and
+full, masked (one range for a block of one query or of few rows). Per full tile: 2 rows width (D + Dv) FLOPs and
 width (D + Dv) elements moved.
 """
 
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -25,7 +26,9 @@ from jaxattn import tile
 from jaxattn.integers import choose, div, rem
 from jaxattn.masks import Span
 
-__all__ = ["Env", "Rows", "attend"]
+__all__ = ["FEW_ROWS", "Env", "Rows", "attend"]
+
+FEW_ROWS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Rows:
     packed_start: Any  # packed row of query 0 of the sequence
     q_len: Any
     kv_len: Any
+    keys: Any = None  # (lo, hi), where an item has only a part of the keys of its sequence
+    first: Any = True  # of an item's parts: the one that has the sink
 
     def query(self):
         """``i32[rows, 1]``: which query of the block. Padding rows repeat the last one, so that
@@ -113,16 +118,17 @@ class Env:
         raise NotImplementedError
 
 
-def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv: int):
+def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv):
     """Attention of ``q [rows, D]`` over the keys its mask keeps.
 
     ``env_at(tile_index, k_first, width)`` makes an :class:`Env`. Returns ``out f32[rows, dv]`` and
-    ``lse f32[rows, 1]``.
+    ``lse f32[rows, 1]``. q, dv and out may be tuples of columns, as in :mod:`jaxattn.tile`.
     """
     q_pos = rows.position()
     q_idx = q_pos + rows.query()
     whole = env_at()
-    span = mask.span(q_pos, q_pos + rows.count, whole).clip(0, rows.kv_len)
+    lo, hi = (0, rows.kv_len) if rows.keys is None else rows.keys
+    span = mask.span(q_pos, q_pos + rows.count, whole).clip(lo, hi)
     first, full_first, full_last, last = _tiles(span, source.width, source.shift)
     alter_at = _alter(scores, q_idx)
 
@@ -151,10 +157,10 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv:
         return lax.cond(jnp.max(jnp.where(keep, 1.0, 0.0)) > 0.0, work, lambda s: s, state)
 
     sink = None if sinks is None else whole.per_head(sinks)
-    state = tile.init(rows.rows, dv, sink, flat=source.flat)
+    state = tile.init(rows.rows, dv, sink, rows.first, flat=source.flat)
     source.begin(first, last, span)
-    if rows.block_q == 1:
-        # Masking the few rows of one query costs less than the registers and code of more loops.
+    if rows.block_q == 1 or rows.rows <= FEW_ROWS:
+        # Masking few rows costs less than the registers and code of more loops.
         return tile.finish(lax.fori_loop(first, last, masked, state))
     if mask.ragged_left or source.ragged:
         state = lax.fori_loop(first, full_first, masked, state)
@@ -199,6 +205,10 @@ def _alter(scores, q_idx):
 
 def _known(v, keep, k_first, span, holes):
     """``v`` with 0 for the keys that no row keeps: they may be NaN, and 0 * NaN is NaN."""
+    return jax.tree.map(lambda v: _known_columns(v, keep, k_first, span, holes), v)
+
+
+def _known_columns(v, keep, k_first, span, holes):
     if not holes:
         width = v.shape[0]
         key = lax.broadcasted_iota(jnp.int32, (width, 1), 0) + k_first

@@ -91,17 +91,20 @@ class Problem:
     def num_seqs(self) -> int:
         return self.kv_lens.shape[0]
 
-    def num_items(self, block_q: int) -> int:
+    def num_items(self, block_q: int, least: int = 0, most: int | None = None) -> int:
         """How many work items there can be."""
         if self.uniform is not None:
             return self.num_seqs * -(-self.uniform // block_q)
-        return item_bound(self.q.shape[0], self.num_seqs, block_q)
+        return item_bound(self.q.shape[0], self.num_seqs, block_q, least, most)
 
-    def items(self, block_q: int) -> tuple[Schedule, jax.Array]:
-        """The work items, and kv_lens with an entry for the sequence of the padding rows."""
+    def items(
+        self, block_q: int, least: int = 0, most: int | None = None
+    ) -> tuple[Schedule, jax.Array]:
+        """The work items of the sequences with ``least`` to ``most`` queries, and kv_lens with an
+        entry for the sequence of the padding rows."""
         kv_lens = jnp.append(self.kv_lens, 0).astype(jnp.int32)
         if self.uniform is None:
-            return schedule(self.cu_q_lens, self.q.shape[0], block_q), kv_lens
+            return schedule(self.cu_q_lens, self.q.shape[0], block_q, least, most), kv_lens
         count = self.num_items(block_q)
         item = jnp.arange(count, dtype=jnp.int32)
         return Schedule(*uniform_item(item, self.uniform, block_q), jnp.int32(count)), kv_lens
