@@ -4,10 +4,12 @@ Rows are (query, head of the group) pairs, ``row // group`` the query: prefill a
 only in how many queries a block has. A target gives
 
 * a source: ``width`` keys a tile, ``shift`` (where key 0 stands in tile 0), ``ragged`` (shift
-  may not be 0), ``begin(first, last, span)`` and ``take(j, last, bounds) -> k [width, D],
-  v [width, Dv]``, where ``bounds`` is None for a tile that lies wholly inside the span, else the
-  span ``(lo, hi)``: what lies outside it need not be loaded, and is 0 if the source is ``clean``
-  and may be anything if not. ``flat`` says which form of the state suits it (see tile.init);
+  may not be 0), ``begin(first, last, span)``, ``ahead(j)``, arrays that tile j needs before it can
+  be asked for (or None), and ``take(j, last, bounds, at) -> k [width, D], v [width, Dv]``. There
+  ``at`` is the ``ahead(j)`` of the turn before, and ``bounds`` is None for a tile that lies wholly
+  inside the span, else the span ``(lo, hi)``: what lies outside it need not be loaded, and is 0 if
+  the source is ``clean`` and may be anything if not. ``flat`` says which form of the state suits
+  it (see tile.init);
 * an environment, :class:`Env`, for what masks and scores read.
 
 The loop keeps (m, l, acc) of :mod:`jaxattn.tile` over tiles first..last in three ranges: masked,
@@ -125,8 +127,8 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv,
     ``env_at(tile_index, k_first, width)`` makes an :class:`Env`. Returns ``out f32[rows, dv]`` and
     ``lse f32[rows, 1]``. q, dv and out may be tuples of columns, as in :mod:`jaxattn.tile`.
     ``defer`` adds a tile's values beside the next tile's softmax, where a compiler can overlap the
-    two (Shah et al. 2024, section 3.2); the source then gives ``keys(j, bounds)`` and
-    ``values(j, bounds)`` apart. It does nothing for masks with holes.
+    two (Shah et al. 2024, section 3.2); the source then gives ``keys(j, bounds, at)`` and
+    ``values(j, bounds, at)`` apart. It does nothing for masks with holes.
     """
     q_pos = rows.position()
     q_idx = q_pos + rows.query()
@@ -136,8 +138,8 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv,
     first, full_first, full_last, last = _tiles(span, source.width, source.shift)
     alter_at = _alter(scores, q_idx)
 
-    def plain(j, state):
-        k, v = source.take(j, last, None)
+    def plain(j, state, at):
+        k, v = source.take(j, last, None, at)
         s = tile.logits(q, k, scale, alter_at(_env(env_at, source, j)))
         return tile.absorb(state, s, v)
 
@@ -148,12 +150,12 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv,
             keep &= rows.real()
         return jnp.broadcast_to(keep, (rows.rows, source.width))
 
-    def masked(j, state):
+    def masked(j, state, at):
         env = _env(env_at, source, j)
         keep = kept(env)
 
         def work(state):
-            k, v = source.take(j, last, (span.lo, span.hi))
+            k, v = source.take(j, last, (span.lo, span.hi), at)
             s = tile.logits(q, k, scale, alter_at(env))
             if mask.holes or not source.clean:
                 v = _known(v, keep, env.k_first, span, mask.holes)
@@ -168,52 +170,64 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv,
     source.begin(first, last, span)
     if rows.block_q == 1 or rows.rows <= FEW_ROWS:
         # Masking few rows costs less than the registers and code of more loops.
-        return tile.finish(lax.fori_loop(first, last, masked, state))
+        return tile.finish(_walk(source, first, last, masked, state, source.ahead(first))[0])
     if defer and not mask.holes:
 
-        def scored(j, full):
+        def scored(j, full, at):
             env = _env(env_at, source, j)
-            k = source.keys(j, None if full else (span.lo, span.hi))
+            k = source.keys(j, None if full else (span.lo, span.hi), at)
             return tile.logits(q, k, scale, alter_at(env)), None if full else kept(env)
 
         tiles = first, full_first, full_last, last
         return tile.finish(_deferred(state, source, scored, span, tiles, mask.ragged_left))
+    at = source.ahead(first)
     if mask.ragged_left or source.ragged:
-        state = lax.fori_loop(first, full_first, masked, state)
-    state = lax.fori_loop(full_first, full_last, plain, state)
-    state = lax.fori_loop(full_last, last, masked, state)
-    return tile.finish(state)
+        state, at = _walk(source, first, full_first, masked, state, at)
+    state, at = _walk(source, full_first, full_last, plain, state, at)
+    return tile.finish(_walk(source, full_last, last, masked, state, at)[0])
+
+
+def _walk(source, first, last, step, state, at):
+    """The state after ``step(j, state, at)`` for first <= j < last, and ``source.ahead(last)``."""
+
+    def turn(j, carry):
+        state, at = carry
+        return step(j, state, at), source.ahead(j + 1)
+
+    return lax.fori_loop(first, last, turn, (state, at))
 
 
 def _deferred(state, source, scored, span: Span, tiles, ragged: bool):
     """The state after the tiles, each one's values added in the next one's turn.
 
-    ``scored(j, full)`` gives the logits of tile j and which to keep. The first tile is masked like
-    those at the end, so that there may be none at all.
+    ``scored(j, full, at)`` gives the logits of tile j and which to keep. The first tile is masked
+    like those at the end, so that there may be none at all.
     """
     first, full_first, full_last, last = tiles
     m, l, acc = state
     bounds = span.lo, span.hi
-    dtype = source.dtype
 
-    def step(full, j, carry):
-        m, l, acc, weights = carry
-        s, keep = scored(j, full)
+    def step(full, j, state, at):
+        m, l, acc, weights, before = state
+        s, keep = scored(j, full, at)
         # Before a full tile there is a full one, unless the span begins inside the first.
-        acc = tile.add(acc, weights, source.values(j - 1, None if full and not ragged else bounds))
-        m, l, weights = tile.weigh(m, l, s, keep, dtype)
-        return m, l, acc, weights
+        v = source.values(j - 1, None if full and not ragged else bounds, before)
+        acc = tile.add(acc, weights, v)
+        m, l, weights = tile.weigh(m, l, s, keep, source.dtype)
+        return m, l, acc, weights, at
 
+    walk = functools.partial(_walk, source)
     plain, masked = functools.partial(step, True), functools.partial(step, False)
-    s, keep = scored(first, False)
-    m, l, weights = tile.weigh(m, l, s, keep, dtype)
+    before = source.ahead(first)
+    m, l, weights = tile.weigh(m, l, *scored(first, False, before), source.dtype)
     full_first, full_last = (jnp.maximum(x, first + 1) for x in (full_first, full_last))
-    carry = m, l, acc, weights
+    state, at = (m, l, acc, weights, before), source.ahead(first + 1)
     if ragged:
-        carry = lax.fori_loop(first + 1, full_first, masked, carry)
-    carry = lax.fori_loop(full_first, full_last, plain, carry)
-    m, l, acc, weights = lax.fori_loop(full_last, last, masked, carry)
-    return m, l, tile.add(acc, weights, source.values(jnp.maximum(last - 1, first), bounds))
+        state, at = walk(first + 1, full_first, masked, state, at)
+    state, at = walk(full_first, full_last, plain, state, at)
+    (m, l, acc, weights, before), _ = walk(full_last, last, masked, state, at)
+    v = source.values(jnp.maximum(last - 1, first), bounds, before)
+    return m, l, tile.add(acc, weights, v)
 
 
 def _tiles(span: Span, width: int, shift):

@@ -192,7 +192,10 @@ class _Copied:
         if not self.holes:
             pl.when(first < last)(lambda: self._each(first, lambda copy: copy.start()))
 
-    def take(self, j, last, bounds):
+    def ahead(self, j):
+        return None
+
+    def take(self, j, last, bounds, at):
         if self.holes:
             self._each(j, lambda copy: copy.start())
         else:

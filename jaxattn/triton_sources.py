@@ -89,24 +89,29 @@ class _Loaded:
     def begin(self, first, last, span):
         pass
 
+    def ahead(self, j):
+        return None
+
     @property
     def dtype(self):
         return self.v_ref.dtype
 
-    def take(self, j, last, bounds):
-        where = self._where(j, bounds)
-        return load(self.k_ref, *where), load(self.v_ref, *where)
+    def take(self, j, last, bounds, at):
+        return self.keys(j, bounds, at), self.values(j, bounds, at)
 
-    def keys(self, j, bounds):
-        return load(self.k_ref, *self._where(j, bounds))
+    def keys(self, j, bounds, at):
+        return self._load(self.k_ref, j, bounds, at)
 
-    def values(self, j, bounds):
-        return load(self.v_ref, *self._where(j, bounds))
+    def values(self, j, bounds, at):
+        return self._load(self.v_ref, j, bounds, at)
 
-    def _where(self, j, bounds):
-        key = j * self.width + arange(self.width)
+    def _load(self, ref, j, bounds, at):
+        key = self._key(j)
         ok = None if bounds is None else (key >= bounds[0]) & (key < bounds[1])
-        return self._place(key, ok), ok
+        return load(ref, self._place(key, at), ok)
+
+    def _key(self, j):
+        return j * self.width + arange(self.width)
 
 
 class LoadSlices(_Loaded):
@@ -116,22 +121,31 @@ class LoadSlices(_Loaded):
         super().__init__(k_ref, v_ref, head, width)
         self.start = start
 
-    def _place(self, key, ok):
+    def _place(self, key, at):
         return self.start + key, self.head
 
 
 class LoadPages(_Loaded):
-    """A paged cache ``[P, K, page_size, D]``: any tile width with any page size."""
+    """A paged cache ``[P, K, page_size, D]``: any tile width with any page size.
+
+    The pages of a tile are looked up a turn ahead: Triton would take the look-up for a stage of its
+    pipeline, and load keys only when it is done.
+    """
 
     def __init__(self, k_ref, v_ref, head, width, tables, seq):
         super().__init__(k_ref, v_ref, head, width)
         self.tables, self.seq = tables, seq
+        self.page_size = k_ref.shape[2]
 
-    def _place(self, key, ok):
-        page_size = self.k_ref.shape[2]
-        entry = self.tables.at[self.seq, div(key, page_size)]
-        page = plt.load(entry) if ok is None else plt.load(entry, mask=ok, other=0)
-        return page, self.head, rem(key, page_size)
+    def begin(self, first, last, span):
+        self.end = jnp.maximum(span.hi - 1, 0)  # the table may end with the page of this key
+
+    def ahead(self, j):
+        key = jnp.minimum(self._key(j), self.end)
+        return plt.load(self.tables.at[self.seq, div(key, self.page_size)])
+
+    def _place(self, key, at):
+        return at, self.head, rem(key, self.page_size)
 
 
 class LoadEnv(Env):

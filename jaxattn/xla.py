@@ -121,7 +121,10 @@ class ArrayTiles:
     def begin(self, first, last, span):
         pass
 
-    def take(self, j, last, bounds):
+    def ahead(self, j):
+        return None
+
+    def take(self, j, last, bounds, at):
         if isinstance(self.keys, Packed):
             rows = self.keys.starts[self.seq] + j * self.width + arange(self.width)
             rows = jnp.clip(rows, 0, max(self.keys.k.shape[0] - 1, 0))
