@@ -1,0 +1,101 @@
+"""What results are checked against: `implementation="reference"` on slices that fit anywhere.
+
+The oracle's memory grows with queries times keys, so it gets a few queries of a few sequences, and
+the first and the last kv head. It runs on the host's CPU, in float32.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+
+import jaxattn
+from scripts.bench.arrays import Arrays, sequence_keys
+from scripts.bench.cases import Case
+
+ROWS = 16
+# Of a row's norm. bf16 keeps 8 bits: results are off by 0.2 % when rounded, and as much for the
+# weights that kernels round before the second product.
+TOLERANCE = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """``values f32[rows, G, D]`` at ``rows`` of the packed result and query heads ``heads``."""
+
+    rows: slice
+    heads: slice
+    values: np.ndarray
+
+
+def expected(case: Case, arrays: Arrays) -> list[Expected]:
+    """The oracle's results for the first and last queries of some sequences."""
+    found = []
+    host = jax.local_devices(backend="cpu")[0]
+    starts = np.cumsum([0, *case.q_lens])
+    for n in _chosen(case):
+        k, v = sequence_keys(case, arrays, n)
+        queries, keys = case.q_lens[n], case.k_lens[n]
+        for first in {0, max(0, queries - ROWS)}:
+            count = min(ROWS, queries)
+            rows = slice(int(starts[n]) + first, int(starts[n]) + first + count)
+            q = np.asarray(arrays.q[rows])
+            # Later queries out, and the keys that only they see: positions count from the end.
+            seen = keys - queries + first + count if case.causal else keys
+            for head in {0, case.kv_heads - 1}:
+                heads = slice(head * case.group, (head + 1) * case.group)
+                own = slice(head, head + 1)
+                with jax.default_device(host):
+                    out = _reference(
+                        *(x[None] for x in (q[:, heads], k[:seen, own], v[:seen, own])),
+                        case.causal,
+                        case.window,
+                    )
+                found.append(Expected(rows, heads, np.asarray(out[0], np.float32)))
+    return found
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _reference(q, k, v, causal, window):
+    return jaxattn.attention(q, k, v, mask=_mask(causal, window), implementation="reference")
+
+
+def mask_of(case: Case):
+    """The case's mask, as jaxattn spells it."""
+    return _mask(case.causal, case.window)
+
+
+def _mask(causal, window):
+    if not causal:
+        return jaxattn.Full()
+    return jaxattn.Causal() if window is None else jaxattn.Window(window - 1, 0)
+
+
+def error_of(out: np.ndarray, checks: list[Expected]) -> float:
+    """The largest distance of a row and head of ``out [T, H, D]`` from the oracle, over its norm.
+
+    Infinite if ``out`` holds anything that is not finite, also where the oracle did not look.
+    """
+    if not np.isfinite(out).all():
+        return float("inf")
+    worst = 0.0
+    for check in checks:
+        off = np.linalg.norm(out[check.rows, check.heads] - check.values, axis=-1)
+        norm = np.linalg.norm(check.values, axis=-1)
+        worst = max(worst, float((off / np.maximum(norm, 1e-6)).max()))
+    return worst
+
+
+def _chosen(case: Case) -> list[int]:
+    """The first and last sequence, the shortest and longest, and one with the most queries."""
+    lengths = range(len(case.k_lens))
+    return sorted(
+        {
+            0,
+            len(case.k_lens) - 1,
+            min(lengths, key=case.k_lens.__getitem__),
+            max(lengths, key=case.k_lens.__getitem__),
+            max(lengths, key=case.q_lens.__getitem__),
+        }
+    )

@@ -1,0 +1,97 @@
+"""docs/benchmarks.md, made from the JSON of runs."""
+
+from pathlib import Path
+
+from scripts.bench import table
+
+INTRODUCTION = """\
+# Benchmarks
+
+<!-- Made by: {command} -->
+Made from the JSON files that it links to, by
+
+```sh
+{command}
+```
+
+A time is the median, over several rounds, of the device time of one call, launches left out:
+[scripts/timing.py](../scripts/timing.py) chains calls. Before it is timed, every implementation is
+checked against the oracle in the same run, and one that is off is not timed. FLOPs and bytes count
+what the mask keeps, and are spelled in [scripts/bench/costs.py](../scripts/bench/costs.py).
+*Roofline* is the share of the bound that the bandwidth and the matrix product measured in the same
+run set.
+*Ours is* compares our time with that row's. A peer's row is its fastest setting; the JSON has all.
+"""
+COLUMNS = {
+    "implementation": "---",
+    "ms": "---:",
+    "rate": "---:",
+    "roofline": "---:",
+    "ours is": "---:",
+}
+
+
+def page(documents: dict[str, dict]) -> str:
+    """The page. ``documents``: path of a JSON file relative to docs/ -> what it holds."""
+    files = " ".join(f"docs/{name}" for name in documents)
+    command = f"python -m scripts.benchmark_attention --report {files} --plot docs/benchmarks"
+    parts = [INTRODUCTION.format(command=command)]
+    for name, document in documents.items():
+        parts.append(_run(name, document))
+    return "\n".join(parts)
+
+
+def figure_name(stem: str, suite: str) -> str:
+    """The file name of the figure of a suite of the run in ``stem``.json."""
+    return f"{stem}-{suite}.svg"
+
+
+def _run(name: str, document: dict) -> str:
+    versions = ", ".join(f"{package} {number}" for package, number in document["versions"].items())
+    small = "**Miniatures, which say nothing about speed.** " if document["small"] else ""
+    lines = [
+        f"## {document['device']}",
+        "",
+        f"{small}Run on {document['date']} at commit `{document['commit'] or 'unknown'}` "
+        f"([JSON]({name})). {versions}.",
+        "",
+        f"In this run, {table.ceilings(document)}.",
+        "",
+    ]
+    cases = {case["name"]: case for case in document["cases"]}
+    for suite, names in document["suites"].items():
+        shown = [cases[each] for each in names if each in cases]
+        if not shown:
+            continue
+        figure = figure_name(Path(name).stem, suite)
+        folder = Path(name).parent.as_posix()
+        lines += [f"### {suite}", "", f"![{suite}: share of the roofline]({folder}/{figure})", ""]
+        lines += _targets(shown)
+        for case in shown:
+            lines += _case(case)
+    return "\n".join(lines)
+
+
+def _targets(cases: list[dict]) -> list[str]:
+    rows = [
+        f"| {case['name']} | {table.verdict(target)} |"
+        for case in cases
+        for target in case["targets"]
+    ]
+    return ["| case | target |", "|---|---|", *rows, ""] if rows else []
+
+
+def _case(case: dict) -> list[str]:
+    rows = []
+    for _, *cells, _ in table.rows_of(case):
+        if any(cells):
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    text = case["text"] if len(case["text"]) < 80 else f"{case['text'][:60]}…"
+    return [
+        f"**{case['name']}** (`{text}`)",
+        "",
+        "| " + " | ".join(COLUMNS) + " |",
+        "|" + "|".join(COLUMNS.values()) + "|",
+        *rows,
+        "",
+    ]
