@@ -82,6 +82,9 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     output = parser.add_argument_group("output")
     output.add_argument("--json", metavar="FILE|-", help="write results there, after every case")
+    output.add_argument(
+        "--commit", metavar="ID", help="what to record where the files are no git checkout"
+    )
     output.add_argument("--plot", metavar="DIR", help="draw a figure for each suite there")
     output.add_argument(
         "--report",
@@ -163,6 +166,7 @@ def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
         dataclasses.asdict(ceilings),
         {name: [case.name for case in cases] for name, cases in suites.items()},
         {"small": args.small, "compiler": args.compiler},
+        args.commit,
     )
     for found in _results(suites, ceilings, options):
         document["cases"].append(found)
@@ -206,21 +210,32 @@ def _peers(text: str) -> tuple[str, ...]:
 
 
 def _results(suites: dict[str, list[Case]], ceilings, options):
-    """Compile suite by suite, then check and time, so that nothing compiles while clocks run."""
+    """Compile suite by suite, then check and time, so that nothing compiles while clocks run.
+
+    A case of two suites is timed once; so are two cases of the same shape without peers.
+    """
     from scripts.bench import measure
 
-    done = set()
+    done: dict = {}
     for name, cases in suites.items():
-        cases = [case for case in cases if case.name not in done]
-        done |= {case.name for case in cases}
         start = time.monotonic()
-        work = [(case, measure.ways_of(case, options, _say_case)) for case in cases]
+        new = {}
+        for case in cases:
+            if (case.text, case.peers) not in done:
+                new.setdefault((case.text, case.peers), case)
+        work = [(case, measure.ways_of(case, options, _say_case)) for case in new.values()]
         say(f"{PROG}: {name}: compiling for {len(work)} cases")
-        pool, compiled = measure.compile_all(work, ceilings, options)
-        pool.shutdown(wait=True)
+        compiled = measure.compile_all(work, ceilings, options)
         say(f"{PROG}: {name}: compiled in {time.monotonic() - start:.0f} s")
-        for case, ways in work:
-            yield measure.run_case(case, ways, compiled, ceilings, options, _say_case)
+        for (case, ways), programs in zip(work, compiled, strict=True):
+            found = measure.run_case(case, ways, programs, ceilings, options, _say_case)
+            done[case.text, case.peers] = found
+            yield found
+        for case in cases:
+            if new.get((case.text, case.peers)) is not case:
+                same = done[case.text, case.peers]
+                if same["name"] != case.name:
+                    yield measure.renamed(same, case)
 
 
 def _say_case(message: str) -> None:
@@ -250,12 +265,10 @@ def _show(args: argparse.Namespace, document: dict) -> int:
 def _report(args: argparse.Namespace) -> int:
     from scripts.bench import page, results
 
-    documents = {}
-    for name in args.report:
-        path = Path(name)
-        documents[path.parent.name + "/" + path.name] = results.read(path)
-        if args.plot:
-            _plot(documents[path.parent.name + "/" + path.name], path.stem, Path(args.plot))
+    documents = {Path(name): results.read(Path(name)) for name in args.report}
+    if args.plot:
+        for path, document in documents.items():
+            _plot(document, path.stem, Path(args.plot))
     print(page.page(documents), end="")
     return 0
 

@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 import gc
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,12 @@ class Options:
     jobs: int = 1
 
 
-Program = tuple[JaxWay, concurrent.futures.Future]
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """What a case needs, being compiled: its arrays, and (operands, Chain) of ways by index."""
+
+    arrays: concurrent.futures.Future
+    ways: dict[int, concurrent.futures.Future]
 
 
 def ways_of(case: Case, options: Options, say: Callable) -> list[JaxWay | TorchWay]:
@@ -48,31 +54,47 @@ def ways_of(case: Case, options: Options, say: Callable) -> list[JaxWay | TorchW
     return found
 
 
-def compile_all(
-    cases: list[tuple[Case, list]], roofline: Roofline, options: Options
-) -> tuple[concurrent.futures.Executor, dict]:
-    """Start compiling every JAX way: (the executor, futures of Chains by (case name, index))."""
-    pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
-    futures = {}
-    for case, ways in cases:
-        for index, way in enumerate(ways):
-            if isinstance(way, JaxWay):
-                job = pool.submit(compile_one, case, way, roofline, options)
-                futures[case.name, index] = job
-    return pool, futures
+def compile_all(work: list[tuple[Case, list]], roofline: Roofline, options: Options) -> list:
+    """Compile for all (case, ways), ``options.jobs`` programs at once: their Programs."""
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        return [
+            Programs(
+                pool.submit(_compile_arrays, case),
+                {
+                    index: pool.submit(_compile_way, case, way, roofline, options)
+                    for index, way in enumerate(ways)
+                    if isinstance(way, JaxWay)
+                },
+            )
+            for case, ways in work
+        ]
 
 
-def compile_one(case: Case, way: JaxWay, roofline: Roofline, options: Options) -> Chain:
+def _compile_arrays(case: Case) -> Callable:
     import jax
 
-    shapes = jax.eval_shape(lambda: way.operands(make(case)))
+    oracle.warm(case)
+    return jax.jit(lambda: make(case)).lower().compile()
+
+
+def _compile_way(case: Case, way: JaxWay, roofline: Roofline, options: Options) -> tuple:
+    import jax
+
+    arrays = jax.eval_shape(lambda: make(case))
+    operands = jax.jit(way.operands).lower(arrays).compile()
     limit, _ = costs.bound(case, roofline.flops_per_second, roofline.read_bytes_per_second)
     most = 2 if options.small else UNROLLED
-    return Chain(way.call, *shapes, guess=limit / EXPECTED_SHARE, most=most)
+    shapes = jax.eval_shape(way.operands, arrays)
+    return operands, Chain(way.call, *shapes, guess=limit / EXPECTED_SHARE, most=most)
 
 
 def run_case(
-    case: Case, ways: list, compiled: dict, roofline: Roofline, options: Options, say: Callable
+    case: Case,
+    ways: list,
+    programs: Programs,
+    roofline: Roofline,
+    options: Options,
+    say: Callable,
 ) -> dict:
     """The results of a case, as scripts/bench/results.py keeps them. Errors become rows."""
     import jax
@@ -89,7 +111,7 @@ def run_case(
         "results": [],
     }
     try:
-        arrays = jax.block_until_ready(jax.jit(lambda: make(case))())
+        arrays = jax.block_until_ready(programs.arrays.result()())
         checks = oracle.expected(case, arrays)
     except Exception as error:  # memory, most likely; the other cases go on
         found["results"] = [_row(ways[0]) | {"error": _short(error)}]
@@ -98,14 +120,20 @@ def run_case(
     for index, way in enumerate(ways):
         row = _row(way)
         try:
-            row |= _measure(case, way, compiled.get((case.name, index)), arrays, checks, options)
+            row |= _measure(case, way, programs.ways.get(index), arrays, checks, options)
         except Exception as error:  # a row of its own; a peer may refuse or break in any way
             row["error"] = _short(error)
-        gc.collect()
+        _free()
         found["results"].append(row)
         time = row["error"] or f"{row['seconds'] * 1e3:.4f} ms"
         say(f"{case.name}: {row['implementation']} {row['variant']}: {time}")
     return found
+
+
+def renamed(found: dict, case: Case) -> dict:
+    """The results of a case of the same shape, under the name and with the targets of ``case``."""
+    targets = [dataclasses.asdict(target) for target in case.targets]
+    return found | {"name": case.name, "targets": targets}
 
 
 def _row(way: JaxWay | TorchWay) -> dict:
@@ -120,11 +148,12 @@ def _row(way: JaxWay | TorchWay) -> dict:
     }
 
 
-def _measure(case, way, compiled, arrays, checks, options: Options) -> dict:
+def _measure(case, way, program, arrays, checks, options: Options) -> dict:
     wall = None
     if isinstance(way, JaxWay):
-        operands = way.operands(arrays)
-        chain = compiled.result().on(*operands)
+        make_operands, chain = program.result()
+        operands = make_operands(arrays)
+        chain = chain.on(*operands)
         out = way.packed(chain.first())
         timed = chain.time
         if options.wall and way.implementation == OURS:
@@ -145,6 +174,13 @@ def _measure(case, way, compiled, arrays, checks, options: Options) -> dict:
         "rounds": list(timing.rounds),
     }
     return measured if wall is None else measured | {"wall_seconds": wall()}
+
+
+def _free() -> None:
+    """Give back what the last way allocated: JAX and PyTorch share the memory."""
+    gc.collect()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
 
 
 def _short(error: Exception) -> str:

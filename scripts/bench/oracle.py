@@ -6,12 +6,13 @@ the first and the last kv head. It runs on the host's CPU, in float32.
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 import jaxattn
-from scripts.bench.arrays import Arrays, sequence_keys
+from scripts.bench.arrays import DTYPE, Arrays, sequence_keys
 from scripts.bench.cases import Case
 
 ROWS = 16
@@ -29,31 +30,46 @@ class Expected:
     values: np.ndarray
 
 
+class _Pick(NamedTuple):
+    """``count`` queries of sequence n from its ``first``, and the keys before ``seen``."""
+
+    n: int
+    first: int
+    count: int
+    seen: int
+
+
 def expected(case: Case, arrays: Arrays) -> list[Expected]:
     """The oracle's results for the first and last queries of some sequences."""
     found = []
-    host = jax.local_devices(backend="cpu")[0]
     starts = np.cumsum([0, *case.q_lens])
-    for n in _chosen(case):
-        k, v = sequence_keys(case, arrays, n)
-        queries, keys = case.q_lens[n], case.k_lens[n]
-        for first in {0, max(0, queries - ROWS)}:
-            count = min(ROWS, queries)
-            rows = slice(int(starts[n]) + first, int(starts[n]) + first + count)
-            q = np.asarray(arrays.q[rows])
-            # Later queries out, and the keys that only they see: positions count from the end.
-            seen = keys - queries + first + count if case.causal else keys
-            for head in {0, case.kv_heads - 1}:
-                heads = slice(head * case.group, (head + 1) * case.group)
-                own = slice(head, head + 1)
-                with jax.default_device(host):
-                    out = _reference(
-                        *(x[None] for x in (q[:, heads], k[:seen, own], v[:seen, own])),
-                        case.causal,
-                        case.window,
-                    )
-                found.append(Expected(rows, heads, np.asarray(out[0], np.float32)))
+    keys: dict[int, tuple] = {}
+    for pick in _picks(case):
+        if pick.n not in keys:
+            keys = {pick.n: sequence_keys(case, arrays, pick.n)}
+        k, v = keys[pick.n]
+        start = int(starts[pick.n]) + pick.first
+        rows = slice(start, start + pick.count)
+        q = np.asarray(arrays.q[rows])
+        for head in sorted({0, case.kv_heads - 1}):
+            heads = slice(head * case.group, (head + 1) * case.group)
+            own = slice(head, head + 1)
+            out = _run(case, q[:, heads], k[: pick.seen, own], v[: pick.seen, own])
+            found.append(Expected(rows, heads, out))
     return found
+
+
+def warm(case: Case) -> None:
+    """Compile what ``expected`` will run."""
+    for count, seen in {(pick.count, pick.seen) for pick in _picks(case)}:
+        k = np.zeros((seen, 1, case.head_dim), DTYPE)
+        _run(case, np.zeros((count, case.group, case.head_dim), DTYPE), k, k)
+
+
+def _run(case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        out = _reference(q[None], k[None], v[None], case.causal, case.window)
+        return np.asarray(out[0], np.float32)
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
@@ -87,15 +103,23 @@ def error_of(out: np.ndarray, checks: list[Expected]) -> float:
     return worst
 
 
-def _chosen(case: Case) -> list[int]:
-    """The first and last sequence, the shortest and longest, and one with the most queries."""
+def _picks(case: Case) -> list[_Pick]:
+    """The first and last queries of the first and last sequence, the shortest and the longest, and
+    one with the most queries."""
     lengths = range(len(case.k_lens))
-    return sorted(
-        {
-            0,
-            len(case.k_lens) - 1,
-            min(lengths, key=case.k_lens.__getitem__),
-            max(lengths, key=case.k_lens.__getitem__),
-            max(lengths, key=case.q_lens.__getitem__),
-        }
-    )
+    chosen = {
+        0,
+        len(case.k_lens) - 1,
+        min(lengths, key=case.k_lens.__getitem__),
+        max(lengths, key=case.k_lens.__getitem__),
+        max(lengths, key=case.q_lens.__getitem__),
+    }
+    picks = []
+    for n in sorted(chosen):
+        queries, keys = case.q_lens[n], case.k_lens[n]
+        count = min(ROWS, queries)
+        for first in sorted({0, queries - count}):
+            # Later queries out, and the keys that only they see: positions count from the end.
+            seen = keys - queries + first + count if case.causal else keys
+            picks.append(_Pick(n, first, count, seen))
+    return picks

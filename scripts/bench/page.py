@@ -7,7 +7,6 @@ from scripts.bench import table
 INTRODUCTION = """\
 # Benchmarks
 
-<!-- Made by: {command} -->
 Made from the JSON files that it links to, by
 
 ```sh
@@ -31,13 +30,15 @@ COLUMNS = {
 }
 
 
-def page(documents: dict[str, dict]) -> str:
-    """The page. ``documents``: path of a JSON file relative to docs/ -> what it holds."""
-    files = " ".join(f"docs/{name}" for name in documents)
-    command = f"python -m scripts.benchmark_attention --report {files} --plot docs/benchmarks"
-    parts = [INTRODUCTION.format(command=command)]
-    for name, document in documents.items():
-        parts.append(_run(name, document))
+FOLDER = "benchmarks"  # beside the page: the JSON files and the figures
+
+
+def page(documents: dict[Path, dict]) -> str:
+    """The page. ``documents``: JSON file -> what it holds."""
+    files = " ".join(f"docs/{FOLDER}/{path.name}" for path in documents)
+    command = f"python -m scripts.benchmark_attention --report {files} --plot docs/{FOLDER}"
+    parts = [INTRODUCTION.format(command=f"{command} > docs/benchmarks.md")]
+    parts += [_run(path, document) for path, document in documents.items()]
     return "\n".join(parts)
 
 
@@ -46,14 +47,14 @@ def figure_name(stem: str, suite: str) -> str:
     return f"{stem}-{suite}.svg"
 
 
-def _run(name: str, document: dict) -> str:
+def _run(path: Path, document: dict) -> str:
     versions = ", ".join(f"{package} {number}" for package, number in document["versions"].items())
     small = "**Miniatures, which say nothing about speed.** " if document["small"] else ""
     lines = [
         f"## {document['device']}",
         "",
         f"{small}Run on {document['date']} at commit `{document['commit'] or 'unknown'}` "
-        f"([JSON]({name})). {versions}.",
+        f"([JSON]({FOLDER}/{path.name})). {versions}.",
         "",
         f"In this run, {table.ceilings(document)}.",
         "",
@@ -63,9 +64,8 @@ def _run(name: str, document: dict) -> str:
         shown = [cases[each] for each in names if each in cases]
         if not shown:
             continue
-        figure = figure_name(Path(name).stem, suite)
-        folder = Path(name).parent.as_posix()
-        lines += [f"### {suite}", "", f"![{suite}: share of the roofline]({folder}/{figure})", ""]
+        figure = figure_name(path.stem, suite)
+        lines += [f"### {suite}", "", f"![{suite}: share of the roofline]({FOLDER}/{figure})", ""]
         lines += _targets(shown)
         for case in shown:
             lines += _case(case)

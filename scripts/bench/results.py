@@ -35,8 +35,10 @@ PACKAGES = (
 )
 
 
-def begin(roofline: dict, suites: dict[str, list[str]], options: dict[str, Any]) -> dict:
-    """A document without results yet."""
+def begin(
+    roofline: dict, suites: dict[str, list[str]], options: dict[str, Any], commit: str | None
+) -> dict:
+    """A document without results yet; ``commit`` is for where git does not tell."""
     import jax
 
     device = jax.devices()[0]
@@ -46,7 +48,7 @@ def begin(roofline: dict, suites: dict[str, list[str]], options: dict[str, Any])
         "device": device.device_kind,
         "platform": device.platform,
         "versions": _versions(),
-        "commit": _commit(),
+        "commit": _commit() or commit,
         **options,
         "roofline": roofline,
         "suites": suites,
