@@ -49,6 +49,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     what.add_argument("--shapes", action="append", default=[], metavar="TEXT", help="a case")
     what.add_argument(
         "--only",
+        action="append",
+        default=[],
         metavar="PATTERN",
         help='of the suites, the cases whose names match, such as "decode B16*"',
     )
@@ -120,12 +122,16 @@ def _suites(args: argparse.Namespace) -> dict[str, list[Case]]:
     chosen = {name: suite(name) for name in names}
     if args.only:
         chosen = {
-            name: [case for case in cases if fnmatch.fnmatchcase(case.name, args.only)]
+            name: [
+                case
+                for case in cases
+                if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in args.only)
+            ]
             for name, cases in chosen.items()
         }
         chosen = {name: cases for name, cases in chosen.items() if cases}
         if not chosen and not args.shapes:
-            raise ValueError(f"--only {args.only!r} matches no case: --list shows them")
+            raise ValueError(f"--only {', '.join(args.only)} matches no case: --list shows them")
     if args.shapes:
         chosen[OWN] = [parse(text) for text in dict.fromkeys(args.shapes)]
     if args.small:
@@ -153,12 +159,10 @@ def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
     # One GPU holds JAX and PyTorch: neither may take all of its memory. Set before JAX starts.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from scripts.bench import results, roofline
-    from scripts.options import use_compilation_cache
 
     path = None if args.json in (None, "-") else Path(args.json)
     if path is not None and not path.absolute().parent.is_dir():
         raise ValueError(f"--json {args.json}: there is no such folder")
-    use_compilation_cache()
     options = _options(args)
     say(f"{PROG}: measuring what the device does at best")
     ceilings = roofline.measure(args.small)
@@ -168,8 +172,11 @@ def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
         {"small": args.small, "compiler": args.compiler},
         args.commit,
     )
+    order = [case.name for cases in suites.values() for case in cases]
     for found in _results(suites, ceilings, options):
-        document["cases"].append(found)
+        document["cases"] = sorted(
+            [*document["cases"], found], key=lambda case: order.index(case["name"])
+        )
         results.judged(document)
         if path is not None:
             results.write(document, path)

@@ -36,7 +36,8 @@ def make(case: Case) -> Arrays:
         rows = (b, s)
     else:
         rows = (sum(_pages(case)), case.page_size)
-    q_key, k_key, v_key = jax.random.split(jax.random.key(0), 3)
+    # A generator that compiles in half the time of the usual one.
+    q_key, k_key, v_key = jax.random.split(jax.random.key(0, impl="rbg"), 3)
     keys = (*rows, case.kv_heads, case.head_dim)
     return Arrays(
         q=jax.random.normal(q_key, (sum(case.q_lens), case.heads, case.head_dim), DTYPE),

@@ -9,6 +9,7 @@ import functools
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxattn
@@ -74,6 +75,7 @@ def _run(case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def _reference(q, k, v, causal, window):
+    q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
     return jaxattn.attention(q, k, v, mask=_mask(causal, window), implementation="reference")
 
 

@@ -22,14 +22,14 @@ run set.
 *Ours is* compares our time with that row's. A peer's row is its fastest setting; the JSON has all.
 """
 COLUMNS = {
+    "case": "---",
     "implementation": "---",
     "ms": "---:",
     "rate": "---:",
     "roofline": "---:",
     "ours is": "---:",
 }
-
-
+LONGEST_TEXT = 60
 FOLDER = "benchmarks"  # beside the page: the JSON files and the figures
 
 
@@ -67,31 +67,25 @@ def _run(path: Path, document: dict) -> str:
         figure = figure_name(path.stem, suite)
         lines += [f"### {suite}", "", f"![{suite}: share of the roofline]({FOLDER}/{figure})", ""]
         lines += _targets(shown)
-        for case in shown:
-            lines += _case(case)
+        lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "|".join(COLUMNS.values()) + "|"]
+        lines += [row for case in shown for row in _rows(case)]
+        lines.append("")
     return "\n".join(lines)
 
 
 def _targets(cases: list[dict]) -> list[str]:
     rows = [
-        f"| {case['name']} | {table.verdict(target)} |"
-        for case in cases
-        for target in case["targets"]
+        _row([case["name"], table.verdict(target)]) for case in cases for target in case["targets"]
     ]
     return ["| case | target |", "|---|---|", *rows, ""] if rows else []
 
 
-def _case(case: dict) -> list[str]:
-    rows = []
-    for _, *cells, _ in table.rows_of(case):
-        if any(cells):
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    text = case["text"] if len(case["text"]) < 80 else f"{case['text'][:60]}…"
-    return [
-        f"**{case['name']}** (`{text}`)",
-        "",
-        "| " + " | ".join(COLUMNS) + " |",
-        "|" + "|".join(COLUMNS.values()) + "|",
-        *rows,
-        "",
-    ]
+def _rows(case: dict) -> list[str]:
+    rows = [cells for _, *cells, _ in table.rows_of(case) if any(cells)]
+    text = case["text"] if len(case["text"]) <= LONGEST_TEXT else "lengths in the JSON"
+    names = [f"{case['name']} (`{text}`)"] + [""] * (len(rows) - 1)
+    return [_row([name, *cells]) for name, cells in zip(names, rows, strict=True)]
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

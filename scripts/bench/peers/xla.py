@@ -9,6 +9,7 @@ from scripts.bench.peers.presence import Unsuited
 from scripts.bench.ways import JaxWay
 
 MOST_LOGITS = 2**30  # elements: it keeps all of them, in float32
+MOST_GATHERED = 2**32  # elements of keys and values, padded to the longest sequence
 
 
 def absent() -> str | None:
@@ -24,6 +25,9 @@ def ways(case: Case) -> list[JaxWay]:
         raise Unsuited(f"it would keep {logits / 2**30:.1f} Gi logits")
     if case.page_size is None:
         return [JaxWay("xla", "", _attend(case), lambda arrays: contiguous(case, arrays))]
+    gathered = len(case.q_lens) * longest_k * case.kv_heads * case.head_dim * 2
+    if gathered > MOST_GATHERED:
+        raise Unsuited(f"it would gather {gathered / 2**30:.1f} Gi elements of padded keys")
     return [JaxWay("xla", "", _paged(case), _paged_operands(case))]
 
 
