@@ -163,6 +163,7 @@ def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
     path = None if args.json in (None, "-") else Path(args.json)
     if path is not None and not path.absolute().parent.is_dir():
         raise ValueError(f"--json {args.json}: there is no such folder")
+    start = time.monotonic()
     options = _options(args)
     say(f"{PROG}: measuring what the device does at best")
     ceilings = roofline.measure(args.small)
@@ -180,6 +181,7 @@ def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
         results.judged(document)
         if path is not None:
             results.write(document, path)
+    say(f"{PROG}: took {time.monotonic() - start:.0f} s")
     return _show(args, document)
 
 

@@ -56,8 +56,9 @@ def ways_of(case: Case, options: Options, say: Callable) -> list[JaxWay | TorchW
 
 def compile_all(work: list[tuple[Case, list]], roofline: Roofline, options: Options) -> list:
     """Compile for all (case, ways), ``options.jobs`` programs at once: their Programs."""
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        return [
+    pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
+    try:
+        programs = [
             Programs(
                 pool.submit(_compile_arrays, case),
                 {
@@ -68,6 +69,11 @@ def compile_all(work: list[tuple[Case, list]], roofline: Roofline, options: Opti
             )
             for case, ways in work
         ]
+        pool.shutdown(wait=True)
+    except BaseException:  # Ctrl-C waits for what is being compiled, not for the rest
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    return programs
 
 
 def _compile_arrays(case: Case) -> Callable:

@@ -21,7 +21,8 @@ class Target:
     against: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        other = " or ".join(self.against)
+        several = "the faster of " if len(self.against) > 1 else ""
+        other = several + ", ".join(self.against)
         match self.kind:
             case "peer":
                 return f">= {self.least:g} x {other}"

@@ -83,8 +83,8 @@ def document():
                 1e-4,
                 [
                     row("jaxattn", 0.125),
-                    row("fa3 paged", 0.4, "1 splits"),
-                    row("fa3 paged", 0.13, "16 splits"),
+                    row("fa3 paged", 0.4, "num_splits 1"),
+                    row("fa3 paged", 0.13, "num_splits 16"),
                 ],
                 Target("peer", 1.1, ("fa3 paged",)),
                 Target("read", 0.7),

@@ -58,7 +58,7 @@ def _paged(case: Case, splits: int) -> JaxWay:
     shape = (len(case.q_lens), case.q_lens[0], case.heads, case.head_dim)
     return JaxWay(
         "fa3 paged",
-        f"{splits} splits",
+        f"num_splits {splits}",
         call,
         lambda a: (a.q.reshape(shape), a.k, a.v, a.tables, a.seq_lens),
     )
