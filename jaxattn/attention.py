@@ -7,6 +7,7 @@ dim, N sequences, W pages a block table names.
 
 import functools
 import math
+import os
 from typing import NamedTuple
 
 import jax
@@ -17,13 +18,14 @@ from jaxattn import interpreting, mosaic, reference, tile, triton, xla
 from jaxattn.masks import Causal, Full, Mask
 from jaxattn.operands import Layout, PerHead, bind
 from jaxattn.paging import DTYPES, PagedKV
-from jaxattn.problem import Packed, Paged, Problem, Tiles
+from jaxattn.problem import COMPILERS, Packed, Paged, Problem, Tiles
 from jaxattn.refusal import refuse
 from jaxattn.scores import Score
 
 __all__ = ["attention", "merge_states", "paged_attention", "varlen_attention"]
 
 TARGETS = {"mosaic": mosaic, "triton": triton, "xla": xla}
+ENVIRONMENT = "JAXATTN_COMPILER"  # the compiler of calls that do not name one
 
 
 def attention(
@@ -37,6 +39,7 @@ def attention(
     sinks: jax.Array | None = None,
     return_lse: bool = False,
     implementation: str | None = None,
+    compiler: str | None = None,
     tiles: Tiles | None = None,
 ):
     """Attention over a dense batch.
@@ -52,6 +55,8 @@ def attention(
       sinks: ``f32[H]``, one more logit a head that takes part in the softmax without a value.
       return_lse: whether to return the log-sum-exp (natural log, the sink included) too.
       implementation: "mosaic", "triton", "xla" or "reference"; None picks by platform at lowering.
+      compiler: what compiles the kernels of the triton target: "xla", the Triton inside XLA, or
+        "triton", the official package by way of jax_triton. None is $JAXATTN_COMPILER, else "xla".
       tiles: tile sizes; None leaves them to the target.
 
     Returns:
@@ -63,7 +68,7 @@ def attention(
     """
     q = _array("q [B, T, H, D]", q, 4)
     k, v = _array("k [B, S, K, D]", k, 4), _array("v [B, S, K, Dv]", v, 4)
-    options = _options(q, k, v, mask, score, scale, sinks, implementation, tiles)
+    options = _options(q, k, v, mask, score, scale, sinks, implementation, compiler, tiles)
     b, t, h, d = q.shape
     s = k.shape[1]
     if k.shape[0] != b or v.shape[:3] != k.shape[:3]:
@@ -102,6 +107,7 @@ def varlen_attention(
     sinks: jax.Array | None = None,
     return_lse: bool = False,
     implementation: str | None = None,
+    compiler: str | None = None,
     tiles: Tiles | None = None,
 ):
     """Attention over packed sequences of different lengths.
@@ -119,7 +125,7 @@ def varlen_attention(
     """
     q, k = _array("q [T, H, D]", q, 3), _array("k [S, K, D]", k, 3)
     v = _array("v [S, K, Dv]", v, 3)
-    options = _options(q, k, v, mask, score, scale, sinks, implementation, tiles)
+    options = _options(q, k, v, mask, score, scale, sinks, implementation, compiler, tiles)
     cu_q_lens, cu_k_lens = _ints("cu_q_lens", cu_q_lens, 1), _ints("cu_k_lens", cu_k_lens, 1)
     if cu_q_lens.shape != cu_k_lens.shape or cu_q_lens.shape[0] < 1:
         raise ValueError(
@@ -160,6 +166,7 @@ def paged_attention(
     sinks: jax.Array | None = None,
     return_lse: bool = False,
     implementation: str | None = None,
+    compiler: str | None = None,
     tiles: Tiles | None = None,
 ):
     """Attention of packed queries over a paged cache that already holds their keys.
@@ -183,7 +190,9 @@ def paged_attention(
     if not isinstance(cache, PagedKV):
         raise ValueError(f"cache is a {type(cache).__name__}: it must be a PagedKV")
     cache.check()
-    options = _options(q, cache.k, cache.v, mask, score, scale, sinks, implementation, tiles, 1)
+    options = _options(
+        q, cache.k, cache.v, mask, score, scale, sinks, implementation, compiler, tiles, 1
+    )
     tables, seq_lens = _ints("block_tables", block_tables, 2), _ints("seq_lens", seq_lens, 1)
     cu_q_lens = _ints("cu_q_lens", cu_q_lens, 1)
     n = seq_lens.shape[0]
@@ -255,6 +264,7 @@ class _Options(NamedTuple):
     scale: float
     sinks: jax.Array | None
     implementation: str | None
+    compiler: str
     tiles: Tiles | None
 
 
@@ -273,11 +283,13 @@ def _solve(q, keys, cu_q_lens, kv_lens, key_base, max_keys, layout, options, uni
         max_keys=max_keys,
         uniform=uniform,
     )
-    return _call(problem, options.implementation, options.tiles, interpreting.current())
+    return _call(
+        problem, options.implementation, options.compiler, options.tiles, interpreting.current()
+    )
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _run(problem, implementation, tiles, interpreter):
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _run(problem, implementation, compiler, tiles, interpreter):
     t, h, _ = problem.q.shape
     results = (
         jax.ShapeDtypeStruct((t, h, problem.keys.v.shape[-1]), problem.q.dtype),
@@ -294,7 +306,8 @@ def _run(problem, implementation, tiles, interpreter):
         reason = target.reason_not(problem, tiles)
         if reason:
             return lambda p: tuple(refuse(f'implementation="{name}": {reason}', results))
-        return lambda p: target.run(p, tiles, interpreter)
+        extra = (compiler,) if name == "triton" else ()
+        return lambda p: target.run(p, tiles, interpreter, *extra)
 
     if implementation is not None:
         out, lse = on(implementation)(problem)
@@ -305,9 +318,9 @@ def _run(problem, implementation, tiles, interpreter):
     return out, jnp.where(jnp.arange(t)[:, None] < problem.cu_q_lens[-1], lse, -jnp.inf)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _call(problem, implementation, tiles, interpreter):
-    return _run(problem, implementation, tiles, interpreter)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
+def _call(problem, implementation, compiler, tiles, interpreter):
+    return _run(problem, implementation, compiler, tiles, interpreter)
 
 
 def _no_gradient(*_):
@@ -319,7 +332,7 @@ def _no_gradient(*_):
 _call.defvjp(lambda *args: (_run(*args), None), _no_gradient)
 
 
-def _options(q, k, v, mask, score, scale, sinks, implementation, tiles, kv_axis=None):
+def _options(q, k, v, mask, score, scale, sinks, implementation, compiler, tiles, kv_axis=None):
     """The checked options of a call; ``kv_axis`` is the axis of kv heads in k, from the end."""
     _check_arrays(q, k, v, k.shape[-2 if kv_axis is None else kv_axis])
     if not isinstance(mask, Mask):
@@ -333,9 +346,20 @@ def _options(q, k, v, mask, score, scale, sinks, implementation, tiles, kv_axis=
         raise ValueError(
             f"implementation={implementation!r}: must be None or one of {', '.join(names)}"
         )
+    compiler = _compiler(compiler)
     if not (tiles is None or isinstance(tiles, Tiles)):
         raise ValueError(f"tiles={tiles!r}: must be None or a jaxattn.Tiles")
-    return _Options(mask, tuple(scores), _scale(scale, q), sinks, implementation, tiles)
+    return _Options(mask, tuple(scores), _scale(scale, q), sinks, implementation, compiler, tiles)
+
+
+def _compiler(compiler) -> str | None:
+    """The compiler to use: the argument, else that of the environment, else the target's choice."""
+    name, chosen = "compiler", compiler
+    if compiler is None:
+        name, chosen = ENVIRONMENT, os.environ.get(ENVIRONMENT) or None
+    if chosen not in (None, *COMPILERS):
+        raise ValueError(f"{name}={chosen!r}: must be one of {', '.join(COMPILERS)}")
+    return chosen
 
 
 def _scale(scale, q) -> float:

@@ -8,6 +8,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax import export
 
 from jaxattn.integers import div, rem
 
@@ -115,3 +116,12 @@ class PagedKV:
             return pages.reshape(-1, *pages.shape[2:])
 
         return dense(self.k), dense(self.v)
+
+
+# So that a program exported by `jax.export` can take a cache. A cache has no static part.
+export.register_pytree_node_serialization(
+    PagedKV,
+    serialized_name="jaxattn.PagedKV",
+    serialize_auxdata=lambda _: b"",
+    deserialize_auxdata=lambda _: (),
+)

@@ -1,7 +1,8 @@
 """The oracle: naive float32 attention, one sequence at a time, sharing no formula with the kernels.
 
-Names and signatures are those of the public functions, less `implementation` and `tiles`. A dead
-slot is replaced before it is multiplied, so no NaN in it can leak. Memory grows with T * S.
+Names and signatures are those of the public functions, less `implementation`, `compiler` and
+`tiles`. A dead slot is replaced before it is multiplied, so no NaN in it can leak. Memory grows
+with T * S.
 """
 
 import jax

@@ -8,30 +8,43 @@ with s in base 2 (log2(e) and the scale in one factor), so that acc / l is the s
 of v and (m + log2 l) ln 2 its log-sum-exp. Absorbing a tile of ``keys`` keys costs
 2 rows keys (D + Dv) FLOPs of products and one exp2 a logit (Milakov & Gimelshein 2018; Dao et al.
 2022).
+
+Where a head dim is no power of two and a target needs one, ``D`` and ``dv`` may be tuples: q, k, v
+and acc are then tuples of arrays, each some of the columns.
 """
 
+import functools
+import operator
+
+import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["LN2", "LOG2E", "absorb", "finish", "init", "merge"]
+__all__ = ["LN2", "LOG2E", "absorb", "add", "finish", "gather", "init", "merge", "weigh"]
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
 MASKED = -1e30  # finite, so that a row whose keys are all masked so far gives 0, not inf - inf
 
 
-def init(rows: int, dv: int, sink=None, flat: bool = False):
+def init(rows: int | None, dv, sink=None, first=True, flat: bool = False):
     """The state of no keys: ``m, l f32[rows, 1]``, ``acc f32[rows, dv]``.
 
-    ``sink f32[rows, 1]`` is a natural-unit logit that takes part in the sum with no value.
+    ``sink f32[rows, 1]`` is a natural-unit logit that takes part in the sum with no value, in the
+    ``first`` part of the keys only (a boolean, for keys that are absorbed in parts).
     ``flat`` makes m and l ``f32[rows]``: TPU vectors have two axes, but a GPU thread would hold a
-    column of one as often as it holds columns of the logits.
+    column of one as often as it holds columns of the logits. ``rows`` None is one row without an
+    axis, for :func:`gather`.
     """
-    shape = (rows,) if flat else (rows, 1)
-    acc = jnp.zeros((rows, dv), jnp.float32)
+    axis = () if rows is None else (rows,)
+    shape = axis if flat or rows is None else (*axis, 1)
+    acc = jax.tree.map(lambda n: jnp.zeros((*axis, n), jnp.float32), dv)
     if sink is None:
         return jnp.full(shape, MASKED, jnp.float32), jnp.zeros(shape, jnp.float32), acc
-    return sink.reshape(shape) * LOG2E, jnp.ones(shape, jnp.float32), acc
+    if first is True:
+        return sink.reshape(shape) * LOG2E, jnp.ones(shape, jnp.float32), acc
+    m = jnp.where(first, sink.reshape(shape) * LOG2E, MASKED)
+    return m, jnp.where(first, jnp.ones(shape, jnp.float32), 0.0), acc
 
 
 def logits(q, k, scale: float, alter=None):
@@ -40,7 +53,8 @@ def logits(q, k, scale: float, alter=None):
 
     ``alter`` maps natural-unit logits to natural-unit logits (soft cap, biases).
     """
-    s = _dot(q, k, (((1,), (1,)), ((), ())))
+    products = jax.tree.map(lambda a, b: _dot(a, b, (((1,), (1,)), ((), ()))), q, k)
+    s = functools.reduce(operator.add, jax.tree.leaves(products))
     if alter is None and scale > 0:
         return s, scale * LOG2E
     s = s * scale
@@ -51,6 +65,13 @@ def absorb(state, logits, v, keep=None):
     """The state after the keys of one tile: :func:`logits`, values ``v [keys, Dv]``, and ``keep``,
     booleans broadcastable to the logits, or None when every key is kept."""
     m, l, acc = state
+    m, l, weights = weigh(m, l, logits, keep, jax.tree.leaves(v)[0].dtype)
+    return m, l, add(acc, weights, v)
+
+
+def weigh(m, l, logits, keep, dtype):
+    """The first half of :func:`absorb`: m and l after the tile, and its weights, the pair of
+    ``p [rows, keys]`` in ``dtype`` and of how much what was added before decays."""
     s, unit = logits
     keepdims = m.ndim == 2
     if keep is not None:
@@ -61,17 +82,37 @@ def absorb(state, logits, v, keep=None):
         p = jnp.where(keep, p, 0.0)
     decay = jnp.exp2(m - m_new)
     l = l * decay + jnp.sum(p, axis=1, keepdims=keepdims)
-    pv = _dot(p.astype(v.dtype), v, (((1,), (0,)), ((), ())))
-    return m_new, l, acc * _column(decay) + pv
+    return m_new, l, (p.astype(dtype), decay)
+
+
+def add(acc, weights, v):
+    """The second half of :func:`absorb`: acc with the tile's values ``v [keys, Dv]``."""
+    p, decay = weights
+    pv = lambda v: _dot(p, v, (((1,), (0,)), ((), ())))  # noqa: E731
+    return jax.tree.map(lambda a, v: a * _column(decay) + pv(v), acc, v)
 
 
 def finish(state):
-    """``out f32[rows, dv]`` and natural-log ``lse f32[rows, 1]``; an empty row is 0 and -inf."""
+    """``out f32[rows, dv]`` and natural-log ``lse f32[rows, 1]``; an empty row is 0 and -inf. The
+    state of one row, as of :func:`gather`, gives ``f32[dv]`` and ``f32[]``."""
     m, l, acc = state
     empty = l == 0.0
     some = jnp.where(empty, 1.0, l)
     lse = jnp.where(empty, -jnp.inf, (m + jnp.log2(some)) * LN2)
-    return acc / _column(some), _column(lse)
+    if l.ndim:
+        some, lse = _column(some), _column(lse)
+    return jax.tree.map(lambda a: a / some, acc), lse
+
+
+def gather(state, out, lse):
+    """The state ``m, l f32[], acc f32[dv]`` of one row after those of n disjoint key sets, given as
+    each set's ``out f32[n, dv]`` and natural-log ``lse f32[n]``; -inf is an empty set."""
+    m, l, acc = state
+    m_new = jnp.maximum(m, jnp.max(lse) * LOG2E)
+    weight = jnp.exp2(lse * LOG2E - m_new)
+    decay = jnp.exp2(m - m_new)
+    add = lambda a, o: a * decay + jnp.sum(o * weight[:, None], axis=0)  # noqa: E731
+    return m_new, l * decay + jnp.sum(weight), jax.tree.map(add, acc, out)
 
 
 def merge(out_a, lse_a, out_b, lse_b):

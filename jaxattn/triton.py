@@ -1,9 +1,12 @@
 """NVIDIA and AMD GPUs: the shared body over gathered loads, compiled by Triton.
 
-The only file that knows Pallas' Triton backend. It has no scratch memory and no scalar prefetch,
-takes arrays whose sizes are powers of two, and hides latency by itself: a source is a load.
+Only the files of this target know Pallas' Triton backend. It has no scratch memory and no scalar
+prefetch, takes arrays whose sizes are powers of two, and hides latency by itself: a source is a
+load. A call is one launch, or two that share the output: sequences of few queries (decode, where
+key ranges are split so that every core has work) and of many (prefill). See docs/architecture.md.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -12,16 +15,29 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxattn.integers import arange, choose, div, rem
+from jaxattn import tuning
+from jaxattn.integers import div, rem
 from jaxattn.kernel import Env, Rows, attend
-from jaxattn.operands import PerPair, is_operand
+from jaxattn.parts import part_bound, split
 from jaxattn.problem import Packed, Problem, Tiles
 from jaxattn.schedule import uniform_item
+from jaxattn.triton_compiler import compiler_params, usable
+from jaxattn.triton_merge import merge
+from jaxattn.triton_sources import (
+    MIN_DOT,
+    LoadEnv,
+    LoadPages,
+    LoadSlices,
+    columns,
+    load,
+    pow2,
+    store,
+)
+from jaxattn.tuning_shape import MOST_FEW
 
 __all__ = ["default_tiles", "reason_not", "run"]
 
-MIN_DOT = 16  # Triton's smallest side of a product
-NUM_INDEX = 7  # integer arrays that say which rows and keys an item has
+COLUMNS = ("seq", "start", "count", "packed", "q_len", "kv_len", "lo", "hi", "first", "slot")
 
 
 def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
@@ -32,77 +48,186 @@ def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
     return None
 
 
-def default_tiles(problem: Problem) -> Tiles:
-    """Few rows (decode): long tiles in flight. Many: as many rows as registers hold."""
-    group, d = problem.group, max(problem.q.shape[-1], problem.keys.v.shape[-1])
-    wide = d > 128 or problem.q.dtype == jnp.float32
-    mean = -(-problem.q.shape[0] // max(problem.num_seqs, 1))
-    rows = min(_pow2(mean * group), 64 if wide else 128)
-    block_k = min(32 if wide else 64, _pow2(max(problem.max_keys, 1)))
-    warps = 8 if rows >= 128 and d <= 64 else 4
-    pairs = any(
-        isinstance(x, PerPair)
-        for x in jax.tree.leaves((problem.mask, problem.scores), is_leaf=is_operand)
-    )
-    stages = 2 if wide or pairs else 3  # a stage holds tiles of k, v and pair operands
-    return Tiles(max(1, rows // group), max(MIN_DOT, block_k), warps, stages)
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One launch of the kernel: its tiles, and the queries of the sequences it does."""
+
+    tiles: Tiles
+    least: int = 0
+    most: int | None = None
 
 
-def run(problem: Problem, tiles: Tiles | None, interpreter=None):
+def run(problem: Problem, tiles: Tiles | None, interpreter=None, compiler=None):
     """``out [T, H, Dv]`` in q's dtype and ``lse f32[T, H]`` (natural log)."""
-    tiles = tiles or default_tiles(problem)
-    plan, kv_lens = problem.items(tiles.block_q)
+    results = None
+    for launch in _launches(problem, tiles):
+        chosen = _compiler(compiler, launch.tiles)
+        results = _launch(problem, launch, results, interpreter is not None, chosen)
+    return results
+
+
+def _launches(problem: Problem, tiles: Tiles | None) -> tuple[Launch, ...]:
+    """The launches of a call: two if its sequences may be of both kinds."""
+    if tiles is not None:
+        return (Launch(tiles),)
+    tokens, seqs = problem.q.shape[0], problem.num_seqs
+    queries = problem.uniform or -(-tokens // seqs)
+    if problem.uniform is not None or seqs == 1 or queries == 1:
+        return (Launch(default_tiles(problem, queries <= MOST_FEW, queries)),)
+    few = default_tiles(problem, True, queries if queries <= MOST_FEW else 1)
+    many = default_tiles(problem, False, max(queries, MOST_FEW + 1))
+    return Launch(many, least=MOST_FEW + 1), Launch(few, most=MOST_FEW)
+
+
+def default_tiles(problem: Problem, few: bool, queries: int) -> Tiles:
+    """The tiles of a launch for sequences of about ``queries`` queries, few or many."""
+    chosen = tuning.tiles(tuning.Shape.of(problem, few, queries), tuning.chip())
+    if not usable():
+        chosen = dataclasses.replace(chosen, compiler="xla")
+    if few:  # rows that a tile is padded to anyway may as well be of a sequence's next queries
+        least = max(1, MIN_DOT // problem.group)
+        return dataclasses.replace(chosen, block_q=max(chosen.block_q, least))
+    return chosen
+
+
+def _compiler(asked: str | None, tiles: Tiles) -> str:
+    """The call's, the tiles', or the official one where it is installed."""
+    return asked or tiles.compiler or ("triton" if usable() else "xla")
+
+
+def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: str):
+    """The results of one launch; ``into`` are those of the launches before it, or None."""
+    tiles, keys = launch.tiles, problem.keys
     num_tokens, heads, _ = problem.q.shape
-    keys = problem.keys
-    where = keys.starts if isinstance(keys, Packed) else keys.tables
-    cu = jnp.append(problem.cu_q_lens, num_tokens).astype(jnp.int32)
-    index = (plan.seq, plan.start, plan.count, cu, kv_lens, where, problem.key_base)
-    leaves, tree = jax.tree.flatten((problem.mask, problem.scores, problem.sinks))
-    operands = (*index, problem.q, keys.k, keys.v, *leaves)
+    kv_heads, dv = keys.num_kv_heads, keys.v.shape[-1]
     shapes = (
-        jax.ShapeDtypeStruct((num_tokens, heads, keys.v.shape[-1]), problem.q.dtype),
+        jax.ShapeDtypeStruct((num_tokens, heads, dv), problem.q.dtype),
         jax.ShapeDtypeStruct((num_tokens, heads), jnp.float32),
     )
+    rows = max(pow2(tiles.block_q * problem.group), MIN_DOT)
+    items = problem.num_items(tiles.block_q, launch.least, launch.most)
+    if items == 0:
+        return into
+    wanted = -(-(tiles.programs or 0) // kv_heads)
+    cut = items < 2 * wanted
+    uniform = None if problem.uniform is None or cut else (problem.uniform, problem.max_keys)
+    table, merges = _table(problem, launch, wanted if cut else 0)
+    if cut:
+        items, _, slots = part_bound(items, wanted)
+        parts = (slots, kv_heads, rows)
+        shapes += (
+            jax.ShapeDtypeStruct((*parts, dv), jnp.float32),
+            jax.ShapeDtypeStruct(parts, jnp.float32),
+        )
+    where = keys.starts if isinstance(keys, Packed) else keys.tables
+    leaves, tree = jax.tree.flatten((problem.mask, problem.scores, problem.sinks))
+    operands = (table, where, problem.key_base, problem.q, keys.k, keys.v, *leaves, *(into or ()))
     kernel = functools.partial(
         _kernel,
         tree=tree,
         tiles=tiles,
-        group=problem.group,
+        sizes={"block_q": tiles.block_q, "rows": rows, "group": problem.group},
         scale=problem.scale,
-        num_seqs=problem.num_seqs,
-        uniform=None if problem.uniform is None else (problem.uniform, problem.max_keys),
+        uniform=uniform,
         paged=not isinstance(keys, Packed),
+        num_into=len(into or ()),
     )
-    return pl.pallas_call(
+    first = len(operands) - len(into or ())
+    results = pl.pallas_call(
         kernel,
-        grid=(plan.seq.shape[0] * keys.num_kv_heads,),  # one axis: CUDA's others end at 65535
+        grid=(items * kv_heads,),  # one axis: CUDA's others end at 65535
         in_specs=[_whole(x) for x in operands],
         out_specs=[_whole(x) for x in shapes],
         out_shape=shapes,
-        compiler_params=plt.CompilerParams(
-            num_warps=tiles.num_warps or 4, num_stages=tiles.num_stages or 2
+        input_output_aliases={first + i: i for i in range(len(into or ()))},
+        compiler_params=compiler_params(
+            compiler, num_warps=tiles.num_warps or 4, num_stages=tiles.num_stages or 2
         ),
-        interpret=interpreter is not None,
+        interpret=interpret,
         name="jaxattn_forward",
     )(*operands)
+    if not cut:
+        return tuple(results)
+    whole, parts = results[:2], results[2:]
+    sizes = {"rows": tiles.block_q * problem.group, "group": problem.group, "most": wanted}
+    return merge(merges, parts, whole, **sizes, interpret=interpret, compiler=compiler)
+
+
+def _table(problem: Problem, launch: Launch, wanted: int):
+    """``i32[I, 16]`` work items with the entries COLUMNS, and the table of :func:`merge`, or None
+    when nothing is cut: ``wanted`` is 0."""
+    plan, kv_lens = problem.items(launch.tiles.block_q, launch.least, launch.most)
+    cu = jnp.append(problem.cu_q_lens, problem.q.shape[0]).astype(jnp.int32)
+    item = {
+        "seq": jnp.minimum(plan.seq, problem.num_seqs - 1),
+        "start": plan.start,
+        "count": plan.count,
+        "packed": cu[plan.seq],
+        "q_len": cu[plan.seq + 1] - cu[plan.seq],
+        # An unused item has no queries: without keys either it does nothing, and needs no branch,
+        # which Triton would not pipeline loops inside as well.
+        "kv_len": jnp.where(plan.count > 0, kv_lens[plan.seq], 0),
+    }
+    if not wanted:
+        item |= {"lo": 0 * plan.seq, "hi": item["kv_len"], "first": 0 * plan.seq + 1}
+        return _columns(item | {"slot": 0 * plan.seq - 1}, COLUMNS), None
+    lo, hi = _span(problem, item)
+    parts = split(lo, hi, launch.tiles.block_k, wanted)
+    used = parts.item < plan.seq.shape[0]
+    at = jnp.minimum(parts.item, plan.seq.shape[0] - 1)
+    pick = {name: x[at] for name, x in item.items()}
+    pick |= {name: jnp.where(used, pick[name], 0) for name in ("count", "kv_len")}
+    pick |= {name: getattr(parts, name) for name in ("lo", "hi", "first", "slot")}
+    block = jnp.minimum(parts.merged, plan.seq.shape[0] - 1)
+    merges = {
+        "packed": (item["packed"] + item["start"])[block],
+        "count": item["count"][block],
+        "slot": parts.merged_slot,
+        "parts": parts.merged_parts,
+    }
+    return _columns(pick, COLUMNS), _columns(merges, tuple(merges))
+
+
+def _columns(item, names):
+    """The entries ``names`` side by side, so that a program reads one or two sectors of memory."""
+    table = jnp.stack([item[name] for name in names], axis=1).astype(jnp.int32)
+    return jnp.pad(table, ((0, 0), (0, pow2(len(names)) - len(names))))
+
+
+def _span(problem: Problem, item):
+    """The keys ``lo <= key < hi`` of each item, by the mask, for all items at once."""
+    rows = Rows(
+        block_q=1,
+        rows=1,
+        group=1,
+        kv_head=0,
+        seq=item["seq"],
+        start=item["start"],
+        count=item["count"],
+        packed_start=item["packed"],
+        q_len=item["q_len"],
+        kv_len=item["kv_len"],
+    )
+    position = rows.position()
+    span = problem.mask.span(position, position + rows.count, Env(rows)).clip(0, rows.kv_len)
+    spread = lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.int32), rows.seq.shape)  # noqa: E731
+    return spread(span.lo), spread(span.hi)
 
 
 def _whole(x):
     return pl.BlockSpec(x.shape, lambda *_: (0,) * len(x.shape))
 
 
-def _kernel(*refs, tree, tiles, group, scale, num_seqs, uniform, paged):
-    *index, q_ref, k_ref, v_ref = refs[: NUM_INDEX + 3]
-    *leaves, out_ref, lse_ref = refs[NUM_INDEX + 3 :]
-    where, key_base = index[-2:]
+def _kernel(*refs, tree, tiles, sizes, scale, uniform, paged, num_into):
+    table, where, key_base, q_ref, k_ref, v_ref, *refs = refs
+    leaves, refs = refs[: tree.num_leaves], refs[tree.num_leaves + num_into :]
+    out_ref, lse_ref, *parts = refs
     # Later blocks see more keys under a causal mask: they start first, so that short ones fill in.
     # The heads of a block are neighbours, whose keys lie side by side in a page.
     kv_heads = k_ref.shape[1]
     head = rem(pl.program_id(0), kv_heads)
     item = div(pl.num_programs(0) - 1 - pl.program_id(0), kv_heads)
-    padded = max(_pow2(tiles.block_q * group), MIN_DOT)
-    sizes = {"block_q": tiles.block_q, "rows": padded, "group": group, "kv_head": head}
-    rows = _rows(item, index, num_seqs, uniform, sizes)
+    rows, slot = _rows(item, table, uniform, sizes | {"kv_head": head}, bool(parts))
 
     mask, scores, sinks = jax.tree.unflatten(tree, leaves)
     if paged:
@@ -111,140 +236,48 @@ def _kernel(*refs, tree, tiles, group, scale, num_seqs, uniform, paged):
         start = where[rows.seq] if uniform is None else rows.seq * uniform[1]
         source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start)
     env_at = functools.partial(LoadEnv, rows, key_base)
-    q = _load(q_ref, (rows.packed(), rows.head()), rows.real())
-    dv = _pow2_dim(v_ref.shape[-1])
-    out, lse = attend(q, source, env_at, rows, mask, scores, sinks, scale, dv)
+    q = load(q_ref, (rows.packed(), rows.head()), rows.real())
+    out, lse = attend(
+        q, source, env_at, rows, mask, scores, sinks, scale, columns(v_ref.shape[-1]),
+        defer=bool(tiles.defer),
+    )  # fmt: skip
     # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes
     # back what it read there, and the last query's place would lose its result.
     place = (rows.packed(clamp=False), rows.head())
-    _store(out_ref, place, out.astype(out_ref.dtype), rows.real())
-    plt.store(lse_ref.at[place], lse, mask=rows.real())
+    ok = rows.real()
+    if parts:
+        _store_part(parts, slot, head, out, lse, ok & (slot >= 0))
+        ok &= slot < 0
+    store(out_ref, place, out, ok)
+    plt.store(lse_ref.at[place], lse, mask=ok)
 
 
-def _rows(item, index, num_seqs, uniform, sizes):
-    """The :class:`Rows` of a work item: by arithmetic when sequences are alike, else by tables."""
-    seqs, starts, counts, cu, kv_lens, *_ = index
+def _store_part(parts, slot, head, out, lse, ok):
+    out_ref, lse_ref = parts
+    row = lax.broadcasted_iota(jnp.int32, lse.shape, 0)
+    place = (jnp.maximum(slot, 0), head, row)
+    store(out_ref, place, out, ok)
+    plt.store(lse_ref.at[place], lse, mask=ok)
+
+
+def _rows(item, table, uniform, sizes, cut):
+    """The :class:`Rows` of a work item, by arithmetic when sequences are alike, else by the table;
+    and the slot of its result, when key ranges are cut."""
     if uniform is not None:
         q_len, kv_len = uniform
         seq, start, count = uniform_item(item, q_len, sizes["block_q"])
         lens = {"packed_start": seq * q_len, "q_len": q_len, "kv_len": kv_len}
-        return Rows(seq=seq, start=start, count=count, **lens, **sizes)
-    seq, count = seqs[item], counts[item]
-    # An unused item has no queries: without keys either it does nothing, and needs no branch, which
-    # Triton would not pipeline loops inside as well.
-    first, kv_len = cu[seq], choose(count > 0, kv_lens[seq], 0)
-    lens = {"packed_start": first, "q_len": cu[seq + 1] - first, "kv_len": kv_len}
-    seq = jnp.minimum(seq, num_seqs - 1)
-    return Rows(seq=seq, start=starts[item], count=count, **lens, **sizes)
-
-
-class _Loaded:
-    """Key tiles by gathered loads; the hardware and Triton's pipeliner hide the latency."""
-
-    shift = 0
-    ragged = False
-    clean = True
-    flat = True
-
-    def __init__(self, k_ref, v_ref, head, width):
-        self.k_ref, self.v_ref, self.head, self.width = k_ref, v_ref, head, width
-
-    def begin(self, first, last, span):
-        pass
-
-    def take(self, j, last, bounds):
-        key = j * self.width + arange(self.width)
-        ok = None if bounds is None else (key >= bounds[0]) & (key < bounds[1])
-        place = self._place(key, ok)
-        return _load(self.k_ref, place, ok), _load(self.v_ref, place, ok)
-
-
-class LoadSlices(_Loaded):
-    """Packed keys ``[S, K, D]``."""
-
-    def __init__(self, k_ref, v_ref, head, width, start):
-        super().__init__(k_ref, v_ref, head, width)
-        self.start = start
-
-    def _place(self, key, ok):
-        return self.start + key, self.head
-
-
-class LoadPages(_Loaded):
-    """A paged cache ``[P, K, page_size, D]``: any tile width with any page size."""
-
-    def __init__(self, k_ref, v_ref, head, width, tables, seq):
-        super().__init__(k_ref, v_ref, head, width)
-        self.tables, self.seq = tables, seq
-
-    def _place(self, key, ok):
-        page_size = self.k_ref.shape[2]
-        entry = self.tables.at[self.seq, div(key, page_size)]
-        page = plt.load(entry) if ok is None else plt.load(entry, mask=ok, other=0)
-        return page, self.head, rem(key, page_size)
-
-
-class LoadEnv(Env):
-    """Masks and scores read their operands by loads of the shape of the tile."""
-
-    def __init__(self, rows, key_base, *where):
-        super().__init__(rows, *where)
-        self.key_base = key_base
-
-    def at_query(self, operand):
-        return plt.load(operand.value.at[self.rows.packed()])
-
-    def at_key(self, operand):
-        place = self.key_base[self.rows.seq] + self.k_idx
-        inside = self.k_idx < self.rows.kv_len
-        return plt.load(operand.value.at[place], mask=inside, other=0)
-
-    def at_pair(self, operand):
-        ref, rows, k_idx = operand.value, self.rows, self.k_idx
-        shape = (rows.rows, self.width)
-        head = rows.head() if ref.shape[0] > 1 else 0
-        row = {
-            "global": rows.packed,
-            "local": lambda: rows.start + rows.query(),
-            "sequence": lambda: rows.seq,
-            "one": lambda: 0,
-        }[operand.rows]()
-        spread = lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.int32), shape)  # noqa: E731
-        inside = spread(k_idx) < ref.shape[2]
-        place = (spread(head), spread(row), spread(k_idx))
-        return plt.load(ref.at[place], mask=inside, other=0)
-
-
-def _load(ref, place, ok):
-    """Rows of ``ref`` at ``place`` (vectors and scalars), the last axis padded to a power of two
-    by zeros. ``ok`` masks rows."""
-    place = tuple(_as_column(x) for x in place)
-    ok = None if ok is None else _as_column(ok)
-    d, padded = ref.shape[-1], _pow2_dim(ref.shape[-1])
-    lane = lax.broadcasted_iota(jnp.int32, (1, padded), 1)
-    if padded != d:
-        ok = lane < d if ok is None else ok & (lane < d)
-    at = ref.at[(*place, lane)]
-    if ok is None:
-        return plt.load(at)
-    rows = max(x.shape[0] for x in place if getattr(x, "ndim", 0))
-    return plt.load(at, mask=jnp.broadcast_to(ok, (rows, padded)), other=0.0)
-
-
-def _store(ref, place, x, ok):
-    d, padded = ref.shape[-1], x.shape[-1]
-    lane = lax.broadcasted_iota(jnp.int32, (1, padded), 1)
-    ok = jnp.broadcast_to(ok & (lane < d), x.shape)
-    plt.store(ref.at[(*place, lane)], x, mask=ok)
-
-
-def _as_column(x):
-    return x[:, None] if getattr(x, "ndim", 0) == 1 else x
-
-
-def _pow2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
-
-
-def _pow2_dim(d: int) -> int:
-    return max(_pow2(d), MIN_DOT)
+        return Rows(seq=seq, start=start, count=count, **lens, **sizes), None
+    read = {name: table[item, i] for i, name in enumerate(COLUMNS)}
+    part = {"keys": (read["lo"], read["hi"]), "first": read["first"] > 0} if cut else {}
+    rows = Rows(
+        seq=read["seq"],
+        start=read["start"],
+        count=read["count"],
+        packed_start=read["packed"],
+        q_len=read["q_len"],
+        kv_len=read["kv_len"],
+        **part,
+        **sizes,
+    )
+    return rows, read["slot"]

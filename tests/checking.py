@@ -20,12 +20,12 @@ TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2}
 
 
 @functools.cache
-def jitted(kind, implementation, tiles, interpreter, scale):
+def jitted(kind, implementation, tiles, interpreter, scale, compiler=None):
     """The public function, compiled once for all calls of a shape."""
     if implementation == "oracle":
         run = getattr(reference, FUNCTIONS[kind])
     else:
-        named = {"implementation": implementation, "tiles": tiles}
+        named = {"implementation": implementation, "tiles": tiles, "compiler": compiler}
         run = functools.partial(getattr(jaxattn, FUNCTIONS[kind]), **named)
     # Compiling is nearly all that a test costs on a CPU.
     hurry = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
@@ -41,14 +41,14 @@ def options(call: Call, mask="causal", score=(), with_sinks=False):
 
 
 def run(call: Call, implementation, mask=MASKS["causal"], score=(), with_sinks=False, *, scale=None,
-        tiles=None, dma=None):  # fmt: skip
+        tiles=None, dma=None, compiler=None):  # fmt: skip
     """`out, lse` with every key that the mask makes unreachable full of NaN."""
     args = jax.tree.map(jnp.asarray, call.args(unreachable(call, mask)))
     named = options(call, mask, score, with_sinks)
     if implementation == "oracle":
         as_f32 = lambda x: x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
         args = jax.tree.map(as_f32, args)
-    f = jitted(call.kind, implementation, tiles, dma, scale)
+    f = jitted(call.kind, implementation, tiles, dma, scale, compiler)
     if implementation in ("mosaic", "triton") and jax.default_backend() == "cpu":
         with jaxattn.interpret(dma=dma or "on_wait"):
             results = f(*args, **named)

@@ -9,10 +9,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # A module may import those of the layers below its own. docs/architecture.md draws the arrows.
 LAYERS = [
-    {"integers"},
+    {"chips", "integers"},
     {"batch", "interpreting", "operands", "paging", "refusal", "schedule", "tile"},
     {"masks", "scores"},
     {"kernel", "problem", "reference"},
+    {"tuning"},
     {"mosaic", "triton", "xla"},
     {"attention"},
     {"__init__"},

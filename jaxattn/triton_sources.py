@@ -1,0 +1,165 @@
+"""Loads and stores of tiles, and what an item of a Triton launch reads through them.
+
+Triton's arrays have sizes that are powers of two. A head dim that is none becomes two columns of
+power-of-two widths where that wastes less than one, and is padded by zeros where it does not.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import triton as plt
+
+from jaxattn.integers import arange, div, rem
+from jaxattn.kernel import Env
+
+__all__ = ["MIN_DOT", "LoadEnv", "LoadPages", "LoadSlices", "columns", "load", "pow2", "store"]
+
+MIN_DOT = 16  # Triton's smallest side of a product
+
+
+def pow2(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def columns(d: int):
+    """The width of the columns of a head dim, a number or a tuple: 128: 128; 72: (64, 16)."""
+    whole = max(pow2(d), MIN_DOT)
+    first = whole // 2
+    rest = max(pow2(d - first), MIN_DOT)
+    return (first, rest) if first >= MIN_DOT and first + rest < whole else whole
+
+
+def load(ref, place, ok=None):
+    """Rows of ``ref`` at ``place`` (vectors and scalars) in :func:`columns`; ``ok`` masks rows."""
+    place = tuple(_as_column(x) for x in place)
+    rows = max(x.shape[0] for x in place if getattr(x, "ndim", 0))
+    ok = None if ok is None else _as_column(ok)
+
+    def some(begin, width):
+        lane, inside = _lanes(ref, begin, width, ok)
+        at = ref.at[(*place, lane)]
+        if inside is None:
+            return plt.load(at)
+        return plt.load(at, mask=jnp.broadcast_to(inside, (rows, width)), other=0.0)
+
+    return _each_column(some, columns(ref.shape[-1]))
+
+
+def store(ref, place, x, ok):
+    """Writes :func:`columns` ``x`` to the rows of ``ref`` at ``place`` where ``ok``."""
+
+    def some(begin, width, x):
+        lane, inside = _lanes(ref, begin, width, ok)
+        x = x.astype(ref.dtype)
+        plt.store(ref.at[(*place, lane)], x, mask=jnp.broadcast_to(inside, x.shape))
+
+    _each_column(some, columns(ref.shape[-1]), x)
+
+
+def _each_column(fn, widths, *xs):
+    if isinstance(widths, int):
+        return fn(0, widths, *xs)
+    begins = (0, *widths)  # there are two at most
+    return tuple(fn(*one) for one in zip(begins[: len(widths)], widths, *xs, strict=True))
+
+
+def _lanes(ref, begin, width, ok):
+    lane = lax.broadcasted_iota(jnp.int32, (1, width), 1) + begin
+    if begin + width > ref.shape[-1]:
+        inside = lane < ref.shape[-1]
+        ok = inside if ok is None else ok & inside
+    return lane, ok
+
+
+def _as_column(x):
+    return x[:, None] if getattr(x, "ndim", 0) == 1 else x
+
+
+class _Loaded:
+    """Key tiles by gathered loads; the hardware and Triton's pipeliner hide the latency."""
+
+    shift = 0
+    ragged = False
+    clean = True
+    flat = True
+
+    def __init__(self, k_ref, v_ref, head, width):
+        self.k_ref, self.v_ref, self.head, self.width = k_ref, v_ref, head, width
+
+    def begin(self, first, last, span):
+        pass
+
+    @property
+    def dtype(self):
+        return self.v_ref.dtype
+
+    def take(self, j, last, bounds):
+        where = self._where(j, bounds)
+        return load(self.k_ref, *where), load(self.v_ref, *where)
+
+    def keys(self, j, bounds):
+        return load(self.k_ref, *self._where(j, bounds))
+
+    def values(self, j, bounds):
+        return load(self.v_ref, *self._where(j, bounds))
+
+    def _where(self, j, bounds):
+        key = j * self.width + arange(self.width)
+        ok = None if bounds is None else (key >= bounds[0]) & (key < bounds[1])
+        return self._place(key, ok), ok
+
+
+class LoadSlices(_Loaded):
+    """Packed keys ``[S, K, D]``."""
+
+    def __init__(self, k_ref, v_ref, head, width, start):
+        super().__init__(k_ref, v_ref, head, width)
+        self.start = start
+
+    def _place(self, key, ok):
+        return self.start + key, self.head
+
+
+class LoadPages(_Loaded):
+    """A paged cache ``[P, K, page_size, D]``: any tile width with any page size."""
+
+    def __init__(self, k_ref, v_ref, head, width, tables, seq):
+        super().__init__(k_ref, v_ref, head, width)
+        self.tables, self.seq = tables, seq
+
+    def _place(self, key, ok):
+        page_size = self.k_ref.shape[2]
+        entry = self.tables.at[self.seq, div(key, page_size)]
+        page = plt.load(entry) if ok is None else plt.load(entry, mask=ok, other=0)
+        return page, self.head, rem(key, page_size)
+
+
+class LoadEnv(Env):
+    """Masks and scores read their operands by loads of the shape of the tile."""
+
+    def __init__(self, rows, key_base, *where):
+        super().__init__(rows, *where)
+        self.key_base = key_base
+
+    def at_query(self, operand):
+        return plt.load(operand.value.at[self.rows.packed()])
+
+    def at_key(self, operand):
+        place = self.key_base[self.rows.seq] + self.k_idx
+        inside = self.k_idx < self.rows.kv_len
+        return plt.load(operand.value.at[place], mask=inside, other=0)
+
+    def at_pair(self, operand):
+        ref, rows, k_idx = operand.value, self.rows, self.k_idx
+        shape = (rows.rows, self.width)
+        head = rows.head() if ref.shape[0] > 1 else 0
+        row = {
+            "global": rows.packed,
+            "local": lambda: rows.start + rows.query(),
+            "sequence": lambda: rows.seq,
+            "one": lambda: 0,
+        }[operand.rows]()
+        spread = lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.int32), shape)  # noqa: E731
+        inside = spread(k_idx) < ref.shape[2]
+        place = (spread(head), spread(row), spread(k_idx))
+        return plt.load(ref.at[place], mask=inside, other=0)

@@ -1,0 +1,339 @@
+"""`python -m scripts.tune` in miniature: on a CPU, with the xla target's block sizes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxattn import tuning, tuning_formula
+from jaxattn.problem import Tiles
+from scripts import timing, tune, tune_cases, tune_record, tune_search
+from scripts.tune_candidates import candidates, variants
+
+ROOT = Path(__file__).parent.parent
+H200, MI300X = "NVIDIA H200", "AMD Instinct MI300X"
+FEW = "decode:B3,S72,H4/2,D16,P16,F32"
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch):
+    """Compiling is nearly all that this takes: one call in a program, compiled once and badly."""
+    monkeypatch.setattr(timing, "UNROLLED", 1)
+    monkeypatch.setattr(timing, "ROUND_SECONDS", 1e-4)
+    monkeypatch.setattr(timing, "wall_time", lambda *_, **__: timing.Timing((1e-3,), 1))
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """Runs the program on some small cases; gives its exit code, stdout, stderr and file."""
+
+    def run(*options, only="decode:B3*"):
+        path = tmp_path / "deep" / "tuned.json"
+        fixed = ["--small", "--implementation", "xla", "--output", str(path), "--only", only]
+        code = tune.main([*fixed, *options])
+        text = capsys.readouterr()
+        return code, text.out, text.err, json.loads(path.read_text())
+
+    run.path = tmp_path / "deep" / "tuned.json"
+    return run
+
+
+@pytest.mark.parametrize("name", tune_cases.NAMES + tune_cases.SMALL_NAMES)
+def test_a_case_is_its_name_and_has_candidates(name):
+    case = tune_cases.parse(name)
+    assert tune_cases.parse(case.name) == case
+    for device in (H200, MI300X):
+        found = candidates(case.shape, device, "triton")
+        assert found[0] == tuning.formula(case.shape, device)
+        assert len(set(found)) == len(found) >= 3
+        assert all(tuning.fits(case.shape, tiles, device) for tiles in found[1:])
+        for tiles in variants(case.shape, device, found[0]):
+            assert tiles.programs != found[0].programs
+            assert tuning.fits(case.shape, tiles, device)
+
+
+def test_the_default_cases_differ_and_cover_what_is_asked():
+    cases = [tune_cases.parse(name) for name in tune_cases.NAMES]
+    assert len(set(cases)) == len(cases)
+    for kind in (True, False):
+        own = [case for case in cases if case.few is kind]
+        assert {case.head_dim for case in own} >= {64, 80, 96, 128, 256}
+        assert {case.page_size for case in own} >= {None, 1, 16, 64, 256}
+        assert {case.heads // case.kv_heads for case in own} >= {1, 4, 5}
+
+
+def test_what_was_fast_by_hand_is_among_the_candidates():
+    for name, tiles in (
+        ("decode:B16,S8192,H32/8,D128,P16", "1x64 w4 s3 p512"),
+        ("decode:B128,S2048,H32/8,D128,P16", "1x32 w2 s4 p512"),
+        ("decode:B1,S32768,H32/8,D128,P16", "1x128 w8 s2 p256"),
+        ("prefill:B1,S8192,H32/8,D128,P16", "32x32 w4 s4 p0"),
+        ("full:B64,S577,H16,D64", "64x64 w4 s3 p0"),
+        ("full:B64,S577,H16,D64", "128x64 w8 s3 p0"),
+    ):
+        shape = tune_cases.parse(name).shape
+        assert tuning.parse(tiles) in candidates(shape, H200, "triton"), name
+    few = tune_cases.parse("decode:B1,S32768,H32/8,D128,P16").shape
+    counts = [tiles.programs for tiles in variants(few, H200, Tiles(1, 128, 8, 2, 256))]
+    assert counts == [128, 512, 1024]  # 8 heads of 128 parts of 256 keys
+    full = tune_cases.parse("decode:B128,S2048,H32/8,D128,P16").shape
+    assert 0 in [tiles.programs for tiles in variants(full, H200, Tiles(1, 32, 2, 4, 512))]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("decode:B16,S8192", "needs H, D"),
+        ("decode:S8,S8,H1,D8", "needs every field once"),
+        ("decode:B0,S8,H1,D8", "must be such as decode:B16"),
+        ("prefill:S8,T9,H1,D8", "T must be at most S"),
+        ("decode:S8,H3/2,D8", "must be a multiple of kv heads"),
+        ("some:S8,H2,D8", "must be such as decode:B16"),
+        ("decode", "must be such as decode:B16"),
+        ("decode:S8,H2,D8,F8", "F must be 16 or 32"),
+    ],
+)
+def test_a_name_that_is_no_case_is_refused(name, reason):
+    with pytest.raises(ValueError, match=f"^'{name}.*': .*{reason}"):
+        tune_cases.parse(name)
+
+
+@pytest.mark.parametrize("name", tune_cases.SMALL_NAMES)
+def test_the_right_result_does_not_depend_on_how_many_rows_are_done_at_once(name, monkeypatch):
+    case = tune_cases.parse(name)
+    arrays = tune_cases.operands(case)
+    whole = tune_cases.call(case, implementation="reference")(*arrays)
+    monkeypatch.setattr(tune_cases, "REFERENCE_BYTES", 4 * case.heads * case.keys * 13)
+    parts = tune_cases.right(case, arrays)
+    assert parts.shape == whole.shape
+    np.testing.assert_allclose(parts, whole, atol=1e-6)
+
+
+def test_every_candidate_is_timed_and_the_best_is_the_fastest(run):
+    code, out, err, data = run(only="*")
+    assert code == 0
+    assert data["device"] == "cpu"
+    assert set(data["cases"]) == set(tune_cases.SMALL_NAMES)
+    assert len(out.splitlines()) == len(data["cases"])
+    for name, case in data["cases"].items():
+        wanted = candidates(tune_cases.parse(name).shape, "cpu", "xla")
+        assert [tuning.parse(text) for text in case["times"]] == wanted
+        assert case["best"] == min(case["times"], key=case["times"].get)
+        assert case["finished"]
+        assert not case["failures"]
+        assert case["versions"] == tune_record.versions()
+        assert all(time > 0 for time in case["times"].values())
+        assert case["best"] in out
+        assert f"{name}: candidate {len(wanted)} of {len(wanted)}" in err
+    text = run.path.read_text()
+    entries = tuning.read(text, "file")
+    assert [entry.shape for entry in entries] == [
+        tune_cases.parse(name).shape for name in data["cases"]
+    ]
+    assert not list(run.path.parent.glob(".*")), "a temporary file is left"
+
+
+def test_a_second_run_times_nothing_and_says_the_same(run, monkeypatch):
+    first = run("--json")
+    monkeypatch.setattr(timing.Chain, "__init__", lambda *_, **__: pytest.fail("compiled again"))
+    second = run("--json")
+    assert second[1] == first[1]
+    assert second[3] == first[3]
+    assert json.loads(second[1])["case"] == FEW
+
+
+def test_other_versions_start_a_case_anew(run, monkeypatch):
+    before = run()[3]["cases"][FEW]
+    monkeypatch.setattr(tune_record, "versions", lambda: {"jax": "9", "jaxlib": "9", "triton": "9"})
+    after = run()[3]["cases"][FEW]
+    assert after["versions"]["jax"] == "9"
+    assert after["times"].keys() == before["times"].keys()
+    assert after["times"] != before["times"]
+
+
+def test_candidates_that_are_wrong_or_raise_are_recorded_and_never_the_best(run, monkeypatch):
+    real = tune_cases.call
+
+    def call(case, **options):
+        tiles, right = options.get("tiles"), real(case, **options)
+        if tiles == Tiles(1, 16):
+            return lambda *arrays: right(*arrays) * 1.001
+        if tiles == Tiles(1, 32):
+            return lambda *arrays: right(*arrays) * jnp.nan
+        if tiles == Tiles(1, 64):
+            raise RuntimeError("too many\n  registers")
+        return right
+
+    monkeypatch.setattr(tune_cases, "call", call)
+    code, _, err, data = run()
+    assert code == 0
+    case = data["cases"][FEW]
+    assert list(case["times"]) == ["1x128"]
+    assert case["best"] == "1x128"
+    assert case["failures"]["1x64"] == "RuntimeError: too many registers"
+    assert case["failures"]["1x16"].startswith("wrong: a row is off by 0.001 ")
+    assert case["failures"]["1x32"].startswith("wrong: a row is off by nan ")
+    assert "1x64 failed: RuntimeError: too many registers" in err
+
+
+def test_a_case_that_nothing_can_do_has_no_best(run, monkeypatch):
+    monkeypatch.setattr(tune_search, "TOLERANCE", {"float32": -1.0})
+    _, out, _, data = run()
+    assert data["cases"][FEW]["best"] is None
+    assert out == f"{FEW:<52} no candidate works\n"
+    assert tuning.read(run.path.read_text(), "file") == ()
+
+
+def test_a_spent_budget_keeps_what_was_measured_and_the_next_run_goes_on(run, monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr(tune_search.time, "monotonic", lambda: float(next(clock)))
+    code, out, err, data = run("--budget", "8")
+    assert code == 0
+    assert out == ""
+    assert "stopped by --budget in case 1 of 1" in err
+    case = data["cases"][FEW]
+    assert 1 <= len(case["times"]) < 4
+    assert case["best"] in case["times"]
+    assert not case["finished"]
+    _, out, _, data = run()
+    after = data["cases"][FEW]
+    assert after["finished"]
+    assert len(after["times"]) == 4
+    assert case["times"].keys() < after["times"].keys()
+
+
+def test_ctrl_c_leaves_a_file_that_is_whole(run, monkeypatch, capsys):
+    calls, real = [], timing.Chain.time
+
+    def time(chain, rounds):
+        calls.append(rounds)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(chain, rounds)
+
+    monkeypatch.setattr(timing.Chain, "time", time)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    case = json.loads(run.path.read_text())["cases"][FEW]
+    assert len(case["times"]) == 2
+    assert not case["finished"]
+
+
+def test_the_best_are_timed_again_for_longer(run, monkeypatch):
+    """A rough time that was too good does not win."""
+    rough = {16: 1e-3, 32: 2e-3, 64: 3e-3, 128: 4e-3}
+    longer = {16: 9e-3, 32: 8e-3, 64: 7e-3, 128: 5e-3}
+    asked = []
+
+    class Chain:
+        def __init__(self, call, *arrays, guess=None):
+            self.width = call.keywords["tiles"].block_k
+            self.first = lambda: tune_cases.call(
+                tune_cases.parse(FEW), implementation="xla", tiles=Tiles(1, 128)
+            )(*arrays)
+
+        def time(self, rounds):
+            known = rough if rounds == tune_search.ROUGH_ROUNDS else longer
+            asked.append((self.width, rounds))
+            return timing.Timing((known[self.width],), 1)
+
+    monkeypatch.setattr(tune_search, "Chain", Chain)
+    _, _, _, data = run()
+    assert [width for width, rounds in asked if rounds == tune_search.LONG_ROUNDS] == [
+        16, 32, 64, 128,
+    ]  # fmt: skip
+    assert data["cases"][FEW]["times"] == {
+        "1x16": 9000.0, "1x32": 8000.0, "1x64": 7000.0, "1x128": 5000.0,
+    }  # fmt: skip
+    assert data["cases"][FEW]["best"] == "1x128"
+
+
+def test_the_formula_is_compared_with_the_best(run):
+    run()
+    code, out, err, data = run("--check-formula", "--json")
+    line = json.loads(out)
+    shape = tune_cases.parse(FEW).shape
+    assert line["formula"] == tuning.spell(tuning_formula.formula(shape, "cpu"))
+    assert line["formula"] in data["cases"][FEW]["times"], "it was not timed"
+    assert line["ratio"] >= 1
+    assert line["slow"] == (line["ratio"] > tune.SLOW)
+    assert code == (1 if line["slow"] else 0)
+    assert f"{int(line['slow'])} of 1 are slower than 1.1 times the best" in err
+    times = data["cases"][FEW]["times"]
+    fast, slow = min(times.values()) / 2, max(times.values()) * 2
+    for time, expected in ((fast, 0), (slow, 1)):
+        times[line["formula"]] = time
+        data["cases"][FEW]["best"] = min(times, key=times.get)
+        run.path.write_text(json.dumps(data))
+        code, out, _, _ = run("--check-formula")
+        assert code == expected
+        assert out.endswith(" SLOW\n") == bool(expected)
+
+
+def test_a_file_of_a_device_that_is_not_here_is_compared_by_what_it_has(tmp_path, capsys):
+    case = tune_cases.parse("decode:B16,S8192,H32/8,D128,P16")
+    formula = tuning.spell(tuning.formula(case.shape, H200))
+    path = tmp_path / "h200.json"
+    entry = {"shape": vars(case.shape), "versions": {}, "date": "2026-11-30", "finished": True}
+    for times, code, end in (
+        ({formula: 10.5, "1x32 w2 s4 p512": 10.0}, 0, " 1.05\n"),
+        ({formula: 11.5, "1x32 w2 s4 p512": 10.0}, 1, " 1.15 SLOW\n"),
+        ({"1x32 w2 s4 p512": 10.0}, 1, " not timed SLOW\n"),
+    ):
+        cases = {case.name: entry | {"best": "1x32 w2 s4 p512", "times": times, "failures": {}}}
+        path.write_text(json.dumps({"format": 1, "device": H200, "cases": cases}))
+        assert tune.main(["--check-formula", "--output", str(path)]) == code
+        assert capsys.readouterr().out.endswith(end)
+
+
+def test_a_file_of_another_device_is_not_touched(run):
+    run()
+    text = run.path.read_text().replace('"device": "cpu"', '"device": "NVIDIA H200"')
+    run.path.write_text(text)
+    with pytest.raises(ValueError, match="is of 'NVIDIA H200', this device is 'cpu'"):
+        run()
+    assert run.path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "tuning needs a GPU, JAX has 'cpu' (--implementation xla --small tries"),
+        (["--only", "x*"], "--only x*: no case matches"),
+        (["--shapes", "few b1"], "'few b1': must be such as decode:B16,S8192"),
+        (["--implementation", "xla"], "--implementation xla needs --output"),
+        (["--budget", "0"], "--budget=0: must be above 0"),
+        (["--threads", "0"], "--threads=0: must be at least 1"),
+        (["--small", "--shapes", FEW], "--small and --shapes both name the cases"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(options, message):
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.tune", *options],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tune: error: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+
+
+def test_the_cases_can_be_listed(capsys):
+    assert tune.main(["--list", "--only", "decode:*,D256,*"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    wanted = [n for n in tune_cases.NAMES if n.startswith("decode:") and ",D256," in n]
+    assert lines == wanted
+    assert len(wanted) == 3
