@@ -158,6 +158,7 @@ def _list(suites: dict[str, list[Case]]) -> None:
 def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
     # One GPU holds JAX and PyTorch: neither may take all of its memory. Set before JAX starts.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    from jaxattn.attention import ENVIRONMENT
     from scripts.bench import results, roofline
 
     path = None if args.json in (None, "-") else Path(args.json)
@@ -170,7 +171,7 @@ def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
     document = results.begin(
         dataclasses.asdict(ceilings),
         {name: [case.name for case in cases] for name, cases in suites.items()},
-        {"small": args.small, "compiler": args.compiler},
+        {"small": args.small, "compiler": args.compiler or os.environ.get(ENVIRONMENT)},
         args.commit,
     )
     order = [case.name for cases in suites.values() for case in cases]
@@ -189,15 +190,13 @@ def _options(args: argparse.Namespace):
     from scripts.bench.measure import Options
     from scripts.timing import ROUNDS
 
-    # The official Triton compiler is not known to be safe in several threads.
-    most = 1 if args.compiler == "triton" else min(MOST_JOBS, os.cpu_count() or 1)
     return Options(
         peers=_peers(args.peers),
         rounds=args.rounds or ROUNDS,
         small=args.small,
         wall=args.wall,
         compiler=args.compiler,
-        jobs=args.jobs or most,
+        jobs=args.jobs or min(MOST_JOBS, os.cpu_count() or 1),
     )
 
 

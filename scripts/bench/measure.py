@@ -131,8 +131,7 @@ def run_case(
             row["error"] = _short(error)
         _free()
         found["results"].append(row)
-        time = row["error"] or f"{row['seconds'] * 1e3:.4f} ms"
-        say(f"{case.name}: {row['implementation']} {row['variant']}: {time}")
+        say(f"{case.name}: {_said(row)}")
     return found
 
 
@@ -152,6 +151,14 @@ def _row(way: JaxWay | TorchWay) -> dict:
         "calls": None,
         "rounds": [],
     }
+
+
+def _said(row: dict) -> str:
+    name = " ".join(filter(None, (row["implementation"], row["variant"])))
+    if row["error"]:
+        return f"{name}: {row['error']}"
+    wall = f", {row['wall_seconds'] * 1e3:.4f} ms launched alone" if "wall_seconds" in row else ""
+    return f"{name}: {row['seconds'] * 1e3:.4f} ms{wall}"
 
 
 def _measure(case, way, program, arrays, checks, options: Options) -> dict:

@@ -54,7 +54,8 @@ def _run(path: Path, document: dict) -> str:
         f"## {document['device']}",
         "",
         f"{small}Run on {document['date']} at commit `{document['commit'] or 'unknown'}` "
-        f"([JSON]({FOLDER}/{path.name})). {versions}.",
+        f"([JSON]({FOLDER}/{path.name})). {versions}; our kernels by "
+        f"{document['compiler'] or 'the compiler that the library chose'}.",
         "",
         f"In this run, {table.ceilings(document)}.",
         "",

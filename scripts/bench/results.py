@@ -1,6 +1,7 @@
 """The document of a run: what it holds, and how it is written and read.
 
-{"schema", "date" (UTC), "device", "platform", "versions", "commit", "small", "options",
+{"schema", "date" (UTC), "device", "platform", "versions", "commit", "small",
+ "compiler": of our kernels, null if the library chose it,
  "roofline": {"read_bytes_per_second", "copy_bytes_per_second", "flops_per_second"},
  "suites": {suite: [case names]},
  "cases": [{"name", "text", "flops", "bytes", "limit", "roofline_seconds",
@@ -8,7 +9,8 @@
    "results": [{"implementation", "variant", "error", "off", "seconds", "calls", "rounds"}]}]}
 
 Times are seconds per call: ``seconds`` is the median of ``rounds``. ``off`` is the largest distance
-from the oracle over a row's norm. A row with ``error`` has no time.
+from the oracle over a row's norm. A row with ``error`` has no time. ``wall_seconds``, on request,
+is one call's from Python to its result.
 """
 
 import datetime
