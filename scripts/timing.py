@@ -159,7 +159,8 @@ def _captured(torch: Any, call: Callable, calls: int) -> Callable | None:
     """A function that replays ``calls`` calls as one CUDA graph; None if capturing them fails."""
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        # Other threads of the process (JAX's) may call CUDA meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(calls):
                 call()
     except RuntimeError:
