@@ -22,7 +22,8 @@ A case is one launch of sequences that are all alike:
 AFTER = """
 
 The file is written after every case and when time or patience ends; a later run goes on where it
-stopped, and starts a case anew when the versions of jax, jaxlib or triton have changed.
+stopped, and starts a case anew when jax, jaxlib, triton or the compiler (JAXATTN_COMPILER) are
+others.
 
 stdout: a line a case (with --json an object): its name, the best tiles and their microseconds. With
 --check-formula: what the formula would take too, its time over the best one's, and SLOW beyond 1.1.

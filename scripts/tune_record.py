@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from jaxattn.attention import ENVIRONMENT
 from jaxattn.problem import Tiles
 from jaxattn.tuning import FORMAT, parse, read, spell
 from scripts.tune_cases import Case
@@ -128,8 +129,9 @@ class CaseRecord:
 
 
 def versions() -> dict[str, str | None]:
-    """Of what compiles the kernels. Triton's is the official package's; XLA has its own inside."""
-    found: dict[str, str | None] = {}
+    """Of what compiles the kernels, and which compiler does: Triton's version is the official
+    package's, XLA has its own inside."""
+    found: dict[str, str | None] = {"compiler": os.environ.get(ENVIRONMENT, "xla")}
     for name in ("jax", "jaxlib", "triton"):
         try:
             found[name] = metadata.version(name)
