@@ -28,7 +28,8 @@ others.
 stdout: a line a case (with --json an object): its name, the best tiles and their microseconds. With
 --check-formula: what the formula would take too, its time over the best one's, and SLOW beyond 1.1.
 
-exit code: 0, or 2 bad input, 1 out of memory or a formula that is SLOW, 130 Ctrl-C."""
+exit code: 0, or 2 bad input, 1 out of memory, a device that stopped working or a formula that is
+SLOW, 130 Ctrl-C."""
 
 SLOW = 1.1  # times the best
 
@@ -158,6 +159,9 @@ def tune(args: argparse.Namespace, cases: list, device: str, record) -> int:
         except tune_search.OutOfTime:
             say(f"{PROG}: stopped by --budget in case {index + 1} of {len(cases)}")
             return 0
+        except tune_search.DeviceLost as lost:  # its candidate is recorded: not to be tried again
+            say(f"{PROG}: error: run this again to go on: {console.one_line(str(lost))}")
+            return console.FAILED
         finally:
             record.write()
         print_case(args, case, known)

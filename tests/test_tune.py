@@ -185,6 +185,40 @@ def test_candidates_that_are_wrong_or_raise_are_recorded_and_never_the_best(run,
     assert "1x64 failed: RuntimeError: too many registers" in err
 
 
+def test_a_candidate_that_takes_the_device_with_it_ends_the_run_and_is_not_tried_again(
+    run, monkeypatch
+):
+    real, lost, tried = timing.Chain.time, [], []
+
+    def time(chain, rounds):
+        tried.append(chain)
+        if len(tried) == 2:
+            lost.append(True)
+            raise RuntimeError("an illegal memory access was encountered")
+        return real(chain, rounds)
+
+    zeros = jnp.zeros
+
+    def broken(*args, **kwargs):
+        if lost:
+            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+        return zeros(*args, **kwargs)
+
+    monkeypatch.setattr(timing.Chain, "time", time)
+    monkeypatch.setattr(jnp, "zeros", broken)
+    code, out, err, data = run()
+    assert (code, out) == (1, "")
+    assert err.endswith("after: an illegal memory access was encountered\n")
+    case = data["cases"][FEW]
+    assert len(case["times"]) == len(case["failures"]) == 1
+    lost.clear()
+    code, _, _, data = run()
+    after = data["cases"][FEW]
+    assert code == 0
+    assert after["failures"] == case["failures"]
+    assert len(after["times"]) == 3
+
+
 def test_a_case_that_nothing_can_do_has_no_best(run, monkeypatch):
     monkeypatch.setattr(tune_search, "TOLERANCE", {"float32": -1.0})
     _, out, _, data = run()
