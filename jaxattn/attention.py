@@ -18,10 +18,9 @@ from jaxattn import interpreting, mosaic, reference, tile, triton, xla
 from jaxattn.masks import Causal, Full, Mask
 from jaxattn.operands import Layout, PerHead, bind
 from jaxattn.paging import DTYPES, PagedKV
-from jaxattn.problem import Packed, Paged, Problem, Tiles
+from jaxattn.problem import COMPILERS, Packed, Paged, Problem, Tiles
 from jaxattn.refusal import refuse
 from jaxattn.scores import Score
-from jaxattn.triton_compiler import COMPILERS
 
 __all__ = ["attention", "merge_states", "paged_attention", "varlen_attention"]
 
@@ -353,12 +352,12 @@ def _options(q, k, v, mask, score, scale, sinks, implementation, compiler, tiles
     return _Options(mask, tuple(scores), _scale(scale, q), sinks, implementation, compiler, tiles)
 
 
-def _compiler(compiler) -> str:
-    """The compiler to use: the argument, else that of the environment, else XLA's."""
+def _compiler(compiler) -> str | None:
+    """The compiler to use: the argument, else that of the environment, else the target's choice."""
     name, chosen = "compiler", compiler
     if compiler is None:
-        name, chosen = ENVIRONMENT, os.environ.get(ENVIRONMENT) or COMPILERS[0]
-    if chosen not in COMPILERS:
+        name, chosen = ENVIRONMENT, os.environ.get(ENVIRONMENT) or None
+    if chosen not in (None, *COMPILERS):
         raise ValueError(f"{name}={chosen!r}: must be one of {', '.join(COMPILERS)}")
     return chosen
 

@@ -11,11 +11,12 @@ only in how many queries a block has. A target gives
 * an environment, :class:`Env`, for what masks and scores read.
 
 The loop keeps (m, l, acc) of :mod:`jaxattn.tile` over tiles first..last in three ranges: masked,
-full, masked (one range for a block of one query or of few rows). Per full tile: 2 rows width (D + Dv) FLOPs and
-width (D + Dv) elements moved.
+full, masked (one range for a block of one query or of few rows). Per full tile: 2 rows width
+(D + Dv) FLOPs and width (D + Dv) elements moved.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -118,11 +119,14 @@ class Env:
         raise NotImplementedError
 
 
-def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv):
+def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv, defer=False):
     """Attention of ``q [rows, D]`` over the keys its mask keeps.
 
     ``env_at(tile_index, k_first, width)`` makes an :class:`Env`. Returns ``out f32[rows, dv]`` and
     ``lse f32[rows, 1]``. q, dv and out may be tuples of columns, as in :mod:`jaxattn.tile`.
+    ``defer`` adds a tile's values beside the next tile's softmax, where a compiler can overlap the
+    two (Shah et al. 2024, section 3.2); the source then gives ``keys(j, bounds)`` and
+    ``values(j, bounds)`` apart. It does nothing for masks with holes.
     """
     q_pos = rows.position()
     q_idx = q_pos + rows.query()
@@ -137,13 +141,16 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv)
         s = tile.logits(q, k, scale, alter_at(_env(env_at, source, j)))
         return tile.absorb(state, s, v)
 
-    def masked(j, state):
-        env = _env(env_at, source, j)
+    def kept(env):
         k_idx = env.k_idx
         keep = mask.keep(q_idx, k_idx, env) & (k_idx >= span.lo) & (k_idx < span.hi)
         if mask.holes:  # what padding rows read is not theirs, and must not call for a key
             keep &= rows.real()
-        keep = jnp.broadcast_to(keep, (rows.rows, source.width))
+        return jnp.broadcast_to(keep, (rows.rows, source.width))
+
+    def masked(j, state):
+        env = _env(env_at, source, j)
+        keep = kept(env)
 
         def work(state):
             k, v = source.take(j, last, (span.lo, span.hi))
@@ -162,11 +169,51 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv)
     if rows.block_q == 1 or rows.rows <= FEW_ROWS:
         # Masking few rows costs less than the registers and code of more loops.
         return tile.finish(lax.fori_loop(first, last, masked, state))
+    if defer and not mask.holes:
+
+        def scored(j, full):
+            env = _env(env_at, source, j)
+            k = source.keys(j, None if full else (span.lo, span.hi))
+            return tile.logits(q, k, scale, alter_at(env)), None if full else kept(env)
+
+        tiles = first, full_first, full_last, last
+        return tile.finish(_deferred(state, source, scored, span, tiles, mask.ragged_left))
     if mask.ragged_left or source.ragged:
         state = lax.fori_loop(first, full_first, masked, state)
     state = lax.fori_loop(full_first, full_last, plain, state)
     state = lax.fori_loop(full_last, last, masked, state)
     return tile.finish(state)
+
+
+def _deferred(state, source, scored, span: Span, tiles, ragged: bool):
+    """The state after the tiles, each one's values added in the next one's turn.
+
+    ``scored(j, full)`` gives the logits of tile j and which to keep. The first tile is masked like
+    those at the end, so that there may be none at all.
+    """
+    first, full_first, full_last, last = tiles
+    m, l, acc = state
+    bounds = span.lo, span.hi
+    dtype = source.dtype
+
+    def step(full, j, carry):
+        m, l, acc, weights = carry
+        s, keep = scored(j, full)
+        # Before a full tile there is a full one, unless the span begins inside the first.
+        acc = tile.add(acc, weights, source.values(j - 1, None if full and not ragged else bounds))
+        m, l, weights = tile.weigh(m, l, s, keep, dtype)
+        return m, l, acc, weights
+
+    plain, masked = functools.partial(step, True), functools.partial(step, False)
+    s, keep = scored(first, False)
+    m, l, weights = tile.weigh(m, l, s, keep, dtype)
+    full_first, full_last = (jnp.maximum(x, first + 1) for x in (full_first, full_last))
+    carry = m, l, acc, weights
+    if ragged:
+        carry = lax.fori_loop(first + 1, full_first, masked, carry)
+    carry = lax.fori_loop(full_first, full_last, plain, carry)
+    m, l, acc, weights = lax.fori_loop(full_last, last, masked, carry)
+    return m, l, tile.add(acc, weights, source.values(jnp.maximum(last - 1, first), bounds))
 
 
 def _tiles(span: Span, width: int, shift):

@@ -10,7 +10,9 @@ from jaxattn.operands import PerHead
 from jaxattn.paging import PagedKV
 from jaxattn.schedule import Schedule, item_bound, schedule, uniform_item
 
-__all__ = ["Packed", "Paged", "Problem", "Tiles"]
+__all__ = ["COMPILERS", "Packed", "Paged", "Problem", "Tiles"]
+
+COMPILERS = ("xla", "triton")  # of GPU kernels: the Triton inside XLA, and the official package
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +20,9 @@ class Tiles:
     """Static tile sizes: queries an item, keys a tile. Rows of a tile are ``block_q * group``.
 
     The rest is for Triton, and None leaves it to the target. ``programs`` is how many programs a
-    launch should have at least, by splitting long key ranges; 0 never splits.
+    launch should have at least, by splitting long key ranges; 0 never splits. ``defer`` overlaps
+    the softmax of a tile with the product of the one before (see kernel.attend). ``compiler`` is
+    "xla" or "triton".
     """
 
     block_q: int
@@ -26,6 +30,8 @@ class Tiles:
     num_warps: int | None = None
     num_stages: int | None = None
     programs: int | None = None
+    defer: bool | None = None
+    compiler: str | None = None
 
     def __post_init__(self):
         least = {"block_q": 1, "block_k": 1, "num_warps": 1, "num_stages": 1, "programs": 0}
@@ -35,6 +41,11 @@ class Tiles:
                 continue
             if not isinstance(n, int) or isinstance(n, bool) or n < lowest:
                 raise ValueError(f"Tiles {name}={n!r}: must be a whole number from {lowest}")
+        if self.defer not in (None, True, False):
+            raise ValueError(f"Tiles defer={self.defer!r}: must be True or False")
+        if self.compiler not in (None, *COMPILERS):
+            names = " or ".join(COMPILERS)
+            raise ValueError(f"Tiles compiler={self.compiler!r}: must be {names}")
         if self.block_k & (self.block_k - 1):
             raise ValueError(f"Tiles block_k={self.block_k}: must be a power of two")
 

@@ -15,13 +15,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
+from jaxattn import tuning
 from jaxattn.integers import div, rem
 from jaxattn.kernel import Env, Rows, attend
-from jaxattn.operands import PerPair, is_operand
 from jaxattn.parts import part_bound, split
 from jaxattn.problem import Packed, Problem, Tiles
 from jaxattn.schedule import uniform_item
-from jaxattn.triton_compiler import compiler_params
+from jaxattn.triton_compiler import compiler_params, usable
 from jaxattn.triton_merge import merge
 from jaxattn.triton_sources import (
     MIN_DOT,
@@ -33,10 +33,10 @@ from jaxattn.triton_sources import (
     pow2,
     store,
 )
+from jaxattn.tuning_shape import MOST_FEW
 
 __all__ = ["default_tiles", "reason_not", "run"]
 
-MOST_FEW = 8  # queries of a sequence that still count as few: decode, and speculation
 COLUMNS = ("seq", "start", "count", "packed", "q_len", "kv_len", "lo", "hi", "first", "slot")
 
 
@@ -57,29 +57,12 @@ class Launch:
     most: int | None = None
 
 
-def default_tiles(problem: Problem, queries: int) -> Tiles:
-    """Tiles for sequences of about ``queries`` queries."""
-    group, d = problem.group, max(problem.q.shape[-1], problem.keys.v.shape[-1])
-    wide = d > 128 or problem.q.dtype == jnp.float32
-    few = queries <= MOST_FEW
-    rows = min(pow2(queries * group), 64 if wide else 128)
-    rows = max(rows, MIN_DOT)
-    block_k = min(32 if wide else 64, pow2(max(problem.max_keys, 1)))
-    warps = 8 if rows >= 128 and d <= 64 else 4
-    pairs = any(
-        isinstance(x, PerPair)
-        for x in jax.tree.leaves((problem.mask, problem.scores), is_leaf=is_operand)
-    )
-    stages = 2 if wide or pairs else 3  # a stage holds tiles of k, v and pair operands
-    programs = 528 if few else 0
-    return Tiles(max(1, rows // group), max(MIN_DOT, block_k), warps, stages, programs)
-
-
-def run(problem: Problem, tiles: Tiles | None, interpreter=None, compiler="xla"):
+def run(problem: Problem, tiles: Tiles | None, interpreter=None, compiler=None):
     """``out [T, H, Dv]`` in q's dtype and ``lse f32[T, H]`` (natural log)."""
     results = None
     for launch in _launches(problem, tiles):
-        results = _launch(problem, launch, results, interpreter is not None, compiler)
+        chosen = _compiler(compiler, launch.tiles)
+        results = _launch(problem, launch, results, interpreter is not None, chosen)
     return results
 
 
@@ -90,10 +73,26 @@ def _launches(problem: Problem, tiles: Tiles | None) -> tuple[Launch, ...]:
     tokens, seqs = problem.q.shape[0], problem.num_seqs
     queries = problem.uniform or -(-tokens // seqs)
     if problem.uniform is not None or seqs == 1 or queries == 1:
-        return (Launch(default_tiles(problem, queries)),)
-    few = default_tiles(problem, queries if queries <= MOST_FEW else 1)
-    many = default_tiles(problem, max(queries, MOST_FEW + 1))
+        return (Launch(default_tiles(problem, queries <= MOST_FEW, queries)),)
+    few = default_tiles(problem, True, queries if queries <= MOST_FEW else 1)
+    many = default_tiles(problem, False, max(queries, MOST_FEW + 1))
     return Launch(many, least=MOST_FEW + 1), Launch(few, most=MOST_FEW)
+
+
+def default_tiles(problem: Problem, few: bool, queries: int) -> Tiles:
+    """The tiles of a launch for sequences of about ``queries`` queries, few or many."""
+    chosen = tuning.tiles(tuning.Shape.of(problem, few, queries), tuning.chip())
+    if not usable():
+        chosen = dataclasses.replace(chosen, compiler="xla")
+    if few:  # rows that a tile is padded to anyway may as well be of a sequence's next queries
+        least = max(1, MIN_DOT // problem.group)
+        return dataclasses.replace(chosen, block_q=max(chosen.block_q, least))
+    return chosen
+
+
+def _compiler(asked: str | None, tiles: Tiles) -> str:
+    """The call's, the tiles', or the official one where it is installed."""
+    return asked or tiles.compiler or ("triton" if usable() else "xla")
 
 
 def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: str):
@@ -238,7 +237,10 @@ def _kernel(*refs, tree, tiles, sizes, scale, uniform, paged, num_into):
         source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start)
     env_at = functools.partial(LoadEnv, rows, key_base)
     q = load(q_ref, (rows.packed(), rows.head()), rows.real())
-    out, lse = attend(q, source, env_at, rows, mask, scores, sinks, scale, columns(v_ref.shape[-1]))
+    out, lse = attend(
+        q, source, env_at, rows, mask, scores, sinks, scale, columns(v_ref.shape[-1]),
+        defer=bool(tiles.defer),
+    )  # fmt: skip
     # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes
     # back what it read there, and the last query's place would lose its result.
     place = (rows.packed(clamp=False), rows.head())

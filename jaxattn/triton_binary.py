@@ -30,7 +30,7 @@ class Binary(NamedTuple):
     assembly: str
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def compile_ir(source: str, arch: int | str, num_warps: int, num_stages: int) -> Binary:
     """Compiles a kernel; the same one a second time costs nothing.
 
@@ -122,7 +122,9 @@ def version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        # Some distributors build Triton under another name.
+        owners = importlib.metadata.packages_distributions().get(package.replace("-", "_"))
+        return importlib.metadata.version(owners[0]) if owners else None
 
 
 def need(package: str) -> None:

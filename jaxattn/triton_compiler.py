@@ -29,9 +29,8 @@ from jaxlib.mlir import ir
 
 from jaxattn.triton_binary import Binary, compile_ir, need
 
-__all__ = ["COMPILERS", "EXPORT_CHECKS", "compiler_params", "ir_text"]
+__all__ = ["EXPORT_CHECKS", "compiler_params", "ir_text", "usable"]
 
-COMPILERS = ("xla", "triton")
 KERNEL_CALLS = {"xla": "__gpu$xla.gpu.triton", "triton": "triton_kernel_call_ffi"}
 # JAX promises nothing about these calls in later versions: `jax.export.export` wants to be told
 # `disabled_checks=EXPORT_CHECKS`.
@@ -45,7 +44,7 @@ class OfficialTriton(plt.CompilerParams):
 
 
 def compiler_params(compiler: str, num_warps: int, num_stages: int) -> plt.CompilerParams:
-    """`compiler_params` of a `pl.pallas_call` that `compiler`, one of `COMPILERS`, compiles."""
+    """`compiler_params` of a `pl.pallas_call` that `compiler`, "xla" or "triton", compiles."""
     kind = {"xla": plt.CompilerParams, "triton": OfficialTriton}[compiler]
     return kind(num_warps=num_warps, num_stages=num_stages)
 
@@ -111,6 +110,16 @@ def _kernel_calls():
             f"jax-cuda13-plugin=={jax.__version__} where nothing is to run"
         )
     return module
+
+
+@functools.cache
+def usable() -> bool:
+    """Whether the official compiler is installed, and new enough."""
+    try:
+        _kernel_calls()
+    except ValueError:
+        return False
+    return True
 
 
 def _code(binary: Binary) -> str:

@@ -15,7 +15,8 @@ from jaxattn.triton_sources import columns, load, pow2, store
 
 __all__ = ["merge"]
 
-TOGETHER = 32  # parts that are in flight at once
+# Parts that are in flight at once, a power of two.
+LEAST_TOGETHER, MOST_TOGETHER = 4, 32
 
 
 def merge(table, parts, into, *, rows: int, group: int, most: int, interpret: bool, compiler: str):
@@ -30,7 +31,9 @@ def merge(table, parts, into, *, rows: int, group: int, most: int, interpret: bo
     out, lse = into
     kv_heads = parts[0].shape[1]
     operands = (table, *parts, out, lse)
-    together = min(TOGETHER, pow2(most))
+    # An even split of the blocks makes about this many parts of each.
+    typical = -(-most // table.shape[0])
+    together = min(max(pow2(typical), LEAST_TOGETHER), MOST_TOGETHER)
     call = pl.pallas_call(
         functools.partial(_kernel, rows=rows, group=group, together=together),
         grid=(table.shape[0] * kv_heads * rows,),
@@ -38,7 +41,7 @@ def merge(table, parts, into, *, rows: int, group: int, most: int, interpret: bo
         out_specs=[_whole(out), _whole(lse)],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in into],
         input_output_aliases={3: 0, 4: 1},
-        compiler_params=compiler_params(compiler, num_warps=4, num_stages=1),
+        compiler_params=compiler_params(compiler, num_warps=max(1, together // 8), num_stages=1),
         interpret=interpret,
         name="jaxattn_merge",
     )

@@ -89,11 +89,24 @@ class _Loaded:
     def begin(self, first, last, span):
         pass
 
+    @property
+    def dtype(self):
+        return self.v_ref.dtype
+
     def take(self, j, last, bounds):
+        where = self._where(j, bounds)
+        return load(self.k_ref, *where), load(self.v_ref, *where)
+
+    def keys(self, j, bounds):
+        return load(self.k_ref, *self._where(j, bounds))
+
+    def values(self, j, bounds):
+        return load(self.v_ref, *self._where(j, bounds))
+
+    def _where(self, j, bounds):
         key = j * self.width + arange(self.width)
         ok = None if bounds is None else (key >= bounds[0]) & (key < bounds[1])
-        place = self._place(key, ok)
-        return load(self.k_ref, place, ok), load(self.v_ref, place, ok)
+        return self._place(key, ok), ok
 
 
 class LoadSlices(_Loaded):

@@ -193,8 +193,21 @@ def test_a_package_that_does_not_serve_is_named(monkeypatch, versions, said):
         return found[package]
 
     monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", dict)
     with pytest.raises(ValueError, match='^compiler="triton": ' + re.escape(said)):
         gpu_compiler.lower_for("sm_90", lambda *args: TRITON(*args), *DECODE.args)
+
+
+def test_a_triton_of_another_name_counts(monkeypatch):
+    def version(package):
+        if package != "acme-triton":
+            raise importlib.metadata.PackageNotFoundError
+        return "3.6.0+acme"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    owners = {"triton": ["acme-triton"]}
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: owners)
+    triton_binary.need("triton")
 
 
 @needs_triton

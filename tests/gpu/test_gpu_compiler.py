@@ -17,7 +17,8 @@ from scaled_sum import SHAPE, scaled_sum
 
 import jaxattn
 from jaxattn import triton_binary
-from jaxattn.triton_compiler import COMPILERS, EXPORT_CHECKS
+from jaxattn.problem import COMPILERS
+from jaxattn.triton_compiler import EXPORT_CHECKS
 
 pytestmark = [
     pytest.mark.gpu,
