@@ -1,6 +1,7 @@
 """Find the fastest tile sizes of attention on this device: `python -m scripts.tune --help`."""
 
 import argparse
+import dataclasses
 import fnmatch
 import json
 import os
@@ -238,6 +239,7 @@ def check_formula(args: argparse.Namespace, cases: list, device: str, record) ->
     slow, local = 0, jax.devices()[0].device_kind
     for case in cases:
         known, tiles = record.recorded(case.name), formula(case.shape, device)
+        tiles = dataclasses.replace(tiles, compiler=tiles.compiler or known.compiler)
         if not known.knows(tiles) and device == local:
             say(f"{PROG}: {case.name}: timing {spell(tiles)}")
             try:
