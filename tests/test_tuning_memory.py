@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 def test_tiles_take_no_more_shared_memory_than_is_thought(name, tiles, chip):
     case, tiles = tune_cases.parse(name), tuning.parse(tiles)
-    call = tune_cases.call(case, implementation="triton", tiles=tiles)
+    call = tune_cases.call(case, implementation="triton", compiler="xla", tiles=tiles)
     operands = jax.eval_shape(lambda: tune_cases.operands(case))
     (kernel,) = gpu_compiler.kernels(chip, call, *operands)
     facts = chips.named(gpu_compiler.CHIPS[chip].device_kind)
