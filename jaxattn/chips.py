@@ -27,15 +27,17 @@ def _nvidia(cores, shared_kib, cache_mib, bandwidth):
     return Chip(cores, shared_kib * KIB, 65536, 255, 32, 0, cache_mib * MIB, bandwidth)
 
 
-# By a word of JAX's device_kind. Sources: NVIDIA's A100, H100 and Blackwell architecture papers and
-# the compute-capability table of the CUDA programming guide; AMD's CDNA 3 paper and MI300X data
-# sheet (a thread's registers are 256 vector and 256 accumulation ones).
-CHIPS = {
+# Sources: NVIDIA's A100, H100 and Blackwell architecture papers and the compute-capability table of
+# the CUDA programming guide; AMD's CDNA 3 paper and MI300X data sheet (a thread's registers are 256
+# vector and 256 accumulation ones).
+MI300X = Chip(304, 64 * KIB, 131072, 512, 64, 1, 256 * MIB, 5.3e12)
+CHIPS = {  # by a word of JAX's device_kind
     "H200": _nvidia(132, 227, 50, 4.8e12),
     "H100": _nvidia(132, 227, 50, 3.35e12),
     "A100": _nvidia(108, 163, 40, 2.04e12),
     "B200": _nvidia(148, 227, 126, 8.0e12),
-    "MI300X": Chip(304, 64 * KIB, 131072, 512, 64, 1, 256 * MIB, 5.3e12),
+    "MI300X": MI300X,
+    "gfx942": MI300X,
 }
 # The least of what NVIDIA's chips since Ampere have: what fits here fits all of them.
 GENERIC = _nvidia(80, 99, 6, 1.0e12)

@@ -141,9 +141,11 @@ def _entry(case: dict[str, Any]) -> Entry:
 
 
 def spell(tiles: Tiles) -> str:
-    """``Tiles(32, 64, 4, 3, 0)`` -> ``"32x64 w4 s3 p0"``; what is None is left out."""
-    rest = (("w", tiles.num_warps), ("s", tiles.num_stages), ("p", tiles.programs))
-    extras = [f"{letter}{n}" for letter, n in rest if n is not None]
+    """``Tiles(32, 64, 4, 3, 0, True, "xla")`` -> ``"32x64 w4 s3 p0 d1 xla"``; None is left out."""
+    defer = None if tiles.defer is None else int(tiles.defer)
+    numbers = {"w": tiles.num_warps, "s": tiles.num_stages, "p": tiles.programs, "d": defer}
+    extras = [f"{letter}{n}" for letter, n in numbers.items() if n is not None]
+    extras += [tiles.compiler] if tiles.compiler else []
     return " ".join([f"{tiles.block_q}x{tiles.block_k}", *extras])
 
 
@@ -153,7 +155,10 @@ def parse(text: str) -> Tiles:
     Raises:
       ValueError: it did not write this.
     """
-    found = re.fullmatch(r"(\d+)x(\d+)(?: w(\d+))?(?: s(\d+))?(?: p(\d+))?", text)
+    rule = r"(\d+)x(\d+)(?: w(\d+))?(?: s(\d+))?(?: p(\d+))?(?: d([01]))?(?: ([a-z]+))?"
+    found = re.fullmatch(rule, text)
     if found is None:
         raise ValueError(f'tiles {text!r}: must be like "32x64 w4 s3 p0"')
-    return Tiles(*(None if part is None else int(part) for part in found.groups()))
+    *numbers, defer, compiler = found.groups()
+    sizes = (None if part is None else int(part) for part in numbers)
+    return Tiles(*sizes, None if defer is None else defer == "1", compiler)

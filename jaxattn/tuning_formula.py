@@ -18,6 +18,7 @@ SPARE_REGISTERS = 16  # of a thread, for addresses and counters
 # Splitting costs a second pass over the results: a part is at least this many keys.
 LEAST_SPLIT = 256
 MOST_FEW_ROWS = 64
+SCRATCH = KIB  # barriers, and what warps exchange of a row
 
 
 def formula(shape: Shape, chip: str | None) -> Tiles:
@@ -126,8 +127,9 @@ def shared_bytes(shape: Shape, tiles: Tiles, chip: Chip) -> int:
     if shape.pair_operands:
         stage += rows * tiles.block_k * FLOAT
     streams = max(stages - chip.buffers_less, 1) * stage
-    # Where loads pass through registers, so does q: it has left before the first keys arrive.
-    return max(q, streams) if chip.buffers_less else q + streams
+    if chip.buffers_less:  # q has passed when the first keys arrive; the weights pass each time
+        return max(q, streams + rows * tiles.block_k * shape.itemsize)
+    return q + streams + SCRATCH
 
 
 def thread_registers(shape: Shape, tiles: Tiles, chip: Chip) -> int:

@@ -1,6 +1,7 @@
 """Find the fastest tile sizes of attention on this device: `python -m scripts.tune --help`."""
 
 import argparse
+import dataclasses
 import fnmatch
 import json
 import os
@@ -22,12 +23,14 @@ A case is one launch of sequences that are all alike:
 AFTER = """
 
 The file is written after every case and when time or patience ends; a later run goes on where it
-stopped, and starts a case anew when the versions of jax, jaxlib or triton have changed.
+stopped, and starts a case anew when jax, jaxlib, triton or the compiler (JAXATTN_COMPILER) are
+others.
 
 stdout: a line a case (with --json an object): its name, the best tiles and their microseconds. With
 --check-formula: what the formula would take too, its time over the best one's, and SLOW beyond 1.1.
 
-exit code: 0, or 2 bad input, 1 out of memory or a formula that is SLOW, 130 Ctrl-C."""
+exit code: 0, or 2 bad input, 1 out of memory, a device that stopped working or a formula that is
+SLOW, 130 Ctrl-C."""
 
 SLOW = 1.1  # times the best
 
@@ -157,6 +160,9 @@ def tune(args: argparse.Namespace, cases: list, device: str, record) -> int:
         except tune_search.OutOfTime:
             say(f"{PROG}: stopped by --budget in case {index + 1} of {len(cases)}")
             return 0
+        except tune_search.DeviceLost as lost:  # its candidate is recorded: not to be tried again
+            say(f"{PROG}: error: run this again to go on: {console.one_line(str(lost))}")
+            return console.FAILED
         finally:
             record.write()
         print_case(args, case, known)
@@ -233,6 +239,7 @@ def check_formula(args: argparse.Namespace, cases: list, device: str, record) ->
     slow, local = 0, jax.devices()[0].device_kind
     for case in cases:
         known, tiles = record.recorded(case.name), formula(case.shape, device)
+        tiles = dataclasses.replace(tiles, compiler=tiles.compiler or known.compiler)
         if not known.knows(tiles) and device == local:
             say(f"{PROG}: {case.name}: timing {spell(tiles)}")
             try:

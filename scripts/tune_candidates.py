@@ -1,11 +1,15 @@
 """Which tile sizes are worth timing for a launch."""
 
 import dataclasses
+import functools
 import itertools
+import os
 from collections.abc import Iterator
 
+from jaxattn.attention import ENVIRONMENT
 from jaxattn.chips import KIB, Chip, named
 from jaxattn.problem import Tiles
+from jaxattn.triton_compiler import usable
 from jaxattn.tuning import Shape, formula
 from jaxattn.tuning_formula import LEAST_SPLIT, programs, why_not
 from jaxattn.tuning_shape import pow2
@@ -16,29 +20,47 @@ WARP_BYTES = (4 * KIB, 16 * KIB)
 LEAST_WARP_ROWS = 16  # of a warp's share of a product
 
 
+def compiler_in_use() -> str:
+    """What compiles kernels where a call does not say."""
+    return os.environ.get(ENVIRONMENT) or ("triton" if usable() else "xla")
+
+
 def candidates(shape: Shape, chip: str | None, implementation: str) -> list[Tiles]:
     """Those that the chip can run, the formula's first."""
     if implementation == "xla":
         return list(dict.fromkeys(_on_cpu(shape)))
     facts, first = named(chip), formula(shape, chip)
     grid = _few(shape, first) if shape.few else _many(shape, facts)
-    fitting = (tiles for tiles in grid if why_not(shape, tiles, facts) is None)
-    return list(dict.fromkeys([first, *fitting]))
+    fitting = [first, *(tiles for tiles in grid if why_not(shape, tiles, facts) is None)]
+    compiler = compiler_in_use()  # named, since a later machine may use the other
+    return [
+        dataclasses.replace(tiles, compiler=tiles.compiler or compiler)
+        for tiles in dict.fromkeys(fitting)
+    ]
 
 
 def variants(shape: Shape, chip: str | None, tiles: Tiles) -> list[Tiles]:
-    """``tiles`` with keys split otherwise: worth timing only for what is fast already.
+    """``tiles`` with one other choice each that is worth timing only for what is fast already: how
+    keys are split, whether products are deferred, and which compiler builds the kernel."""
+    if tiles.num_warps is None:  # the xla target's
+        return []
+    change = functools.partial(dataclasses.replace, tiles)
+    found = [change(programs=n) for n in _splits(shape, chip, tiles) if n != tiles.programs]
+    found.append(change(defer=not tiles.defer))
+    if usable() and not os.environ.get(ENVIRONMENT):
+        found.append(change(compiler="xla" if tiles.compiler == "triton" else "triton"))
+    return found
 
-    The sequences of a case are alike, those of a later call may not be: splitting nothing is tried
-    only where the chip is full without.
-    """
+
+def _splits(shape: Shape, chip: str | None, tiles: Tiles) -> list[int]:
+    """Counts of programs. The sequences of a case are alike, those of a later call may not be:
+    splitting nothing is tried only where the chip is full without."""
     whole, cores = shape.programs(tiles.block_q), named(chip).cores
-    if tiles.programs is None or (not shape.few and whole >= 2 * cores):
+    if not shape.few and whole >= 2 * cores:
         return []
     most = whole * (shape.max_keys // LEAST_SPLIT)
     counts = [n for n in _powers(pow2(cores // 2), 8 * pow2(cores)) if whole < n <= most]
-    counts = [0, *counts] if whole >= 2 * cores or not shape.few else counts
-    return [dataclasses.replace(tiles, programs=n) for n in counts if n != tiles.programs]
+    return [0, *counts] if whole >= 2 * cores or not shape.few else counts
 
 
 def _few(shape: Shape, first: Tiles) -> Iterator[Tiles]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxattn.problem import Tiles
 from jaxattn.tuning import FORMAT, parse, read, spell
+from scripts.tune_candidates import compiler_in_use
 from scripts.tune_cases import Case
 
 MICROSECONDS = 1e6
@@ -91,6 +92,11 @@ class CaseRecord:
         self._data = data
 
     @property
+    def compiler(self) -> str | None:
+        """What compiled kernels where nothing else was said."""
+        return self._data["versions"].get("compiler")
+
+    @property
     def finished(self) -> bool:
         return self._data["finished"]
 
@@ -128,8 +134,9 @@ class CaseRecord:
 
 
 def versions() -> dict[str, str | None]:
-    """Of what compiles the kernels. Triton's is the official package's; XLA has its own inside."""
-    found: dict[str, str | None] = {}
+    """Of what compiles the kernels, and which compiler does: Triton's version is the official
+    package's, XLA has its own inside."""
+    found: dict[str, str | None] = {"compiler": compiler_in_use()}
     for name in ("jax", "jaxlib", "triton"):
         try:
             found[name] = metadata.version(name)

@@ -25,6 +25,10 @@ class OutOfTime(Exception):
     """The budget is spent."""
 
 
+class DeviceLost(Exception):
+    """A candidate has left the device in a state in which nothing runs."""
+
+
 @dataclasses.dataclass
 class Bench:
     """Where and how candidates run.
@@ -166,14 +170,14 @@ def _again(trial: Trial, record: CaseRecord, chains: dict[Tiles, Chain]) -> None
 
 
 def _check_device(failure: Exception) -> None:
-    """RuntimeError if the device no longer works: all that follows would seem to fail."""
+    """DeviceLost if the device no longer works: all that follows would seem to fail."""
     import jax
     import jax.numpy as jnp
 
     try:
         jax.block_until_ready(jnp.zeros(8) + 1)
     except Exception as error:
-        raise RuntimeError(f"the device has failed; run again to go on: {failure}") from error
+        raise DeviceLost(f"nothing runs on the device any more after: {failure}") from error
 
 
 def _worst_row(got: Any, want: Any) -> Any:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"chips", "integers"},
     {"batch", "interpreting", "operands", "paging", "refusal", "schedule", "tile"},
-    {"masks", "scores"},
+    {"masks", "parts", "scores"},
     {"kernel", "problem", "reference"},
     {"tuning"},
     {"mosaic", "triton", "xla"},

@@ -268,6 +268,8 @@ def test_a_damaged_file_is_named(package, damage, reason):
         st.sampled_from([16, 64, 256]),
         *[st.none() | st.integers(1, 9)] * 2,
         st.none() | st.integers(0, 5000),
+        st.sampled_from([None, False, True]),
+        st.sampled_from([None, "xla", "triton"]),
     )
 )
 def test_tiles_are_spelled_and_read_back(tiles):
