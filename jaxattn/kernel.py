@@ -9,7 +9,8 @@ only in how many queries a block has. A target gives
   ``at`` is the ``ahead(j)`` of the turn before, and ``bounds`` is None for a tile that lies wholly
   inside the span, else the span ``(lo, hi)``: what lies outside it need not be loaded, and is 0 if
   the source is ``clean`` and may be anything if not. ``flat`` says which form of the state suits
-  it (see tile.init);
+  it (see tile.init). ``tail`` is None, or a source of narrower tiles for the keys past the full
+  ones, when these are known to fit in one;
 * an environment, :class:`Env`, for what masks and scores read.
 
 The loop keeps (m, l, acc) of :mod:`jaxattn.tile` over tiles first..last in three ranges: masked,
@@ -148,9 +149,9 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv,
         keep = mask.keep(q_idx, k_idx, env) & (k_idx >= span.lo) & (k_idx < span.hi)
         if mask.holes:  # what padding rows read is not theirs, and must not call for a key
             keep &= rows.real()
-        return jnp.broadcast_to(keep, (rows.rows, source.width))
+        return jnp.broadcast_to(keep, (rows.rows, env.width))
 
-    def masked(j, state, at):
+    def masked(j, state, at, source=source):
         env = _env(env_at, source, j)
         keep = kept(env)
 
@@ -184,7 +185,11 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv,
     if mask.ragged_left or source.ragged:
         state, at = _walk(source, first, full_first, masked, state, at)
     state, at = _walk(source, full_first, full_last, plain, state, at)
-    return tile.finish(_walk(source, full_last, last, masked, state, at)[0])
+    if source.tail is None:
+        return tile.finish(_walk(source, full_last, last, masked, state, at)[0])
+    narrow = source.tail
+    j = div(full_last * source.width, narrow.width)
+    return tile.finish(masked(j, state, narrow.ahead(j), narrow))
 
 
 def _walk(source, first, last, step, state, at):
@@ -214,7 +219,8 @@ def _deferred(state, source, scored, span: Span, tiles, ragged: bool):
         v = source.values(j - 1, None if full and not ragged else bounds, before)
         acc = tile.add(acc, weights, v)
         m, l, weights = tile.weigh(m, l, s, keep, source.dtype)
-        return m, l, acc, weights, at
+        # Looked up again: Triton pipelines no loop that hands a value on unchanged.
+        return m, l, acc, weights, source.ahead(j)
 
     walk = functools.partial(_walk, source)
     plain, masked = functools.partial(step, True), functools.partial(step, False)

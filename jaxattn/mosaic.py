@@ -183,6 +183,7 @@ class _Copied:
 
     clean = False
     flat = False
+    tail = None
 
     def __init__(self, copies, shape, holes):
         self.copies, self.shape, self.width, self.holes = copies, shape, shape.block_k, holes

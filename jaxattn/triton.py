@@ -19,6 +19,7 @@ from jaxattn import tuning
 from jaxattn.integers import div, rem
 from jaxattn.kernel import Env, Rows, attend
 from jaxattn.parts import part_bound, split
+from jaxattn.masks import Full
 from jaxattn.problem import Packed, Problem, Tiles
 from jaxattn.schedule import uniform_item
 from jaxattn.triton_compiler import compiler_params, usable
@@ -234,7 +235,9 @@ def _kernel(*refs, tree, tiles, sizes, scale, uniform, paged, num_into):
         source = LoadPages(k_ref, v_ref, head, tiles.block_k, where, rows.seq)
     else:
         start = where[rows.seq] if uniform is None else rows.seq * uniform[1]
-        source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start)
+        whole = uniform is not None and isinstance(mask, Full)
+        rest = uniform[1] % tiles.block_k if whole else 0
+        source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start, rest)
     env_at = functools.partial(LoadEnv, rows, key_base)
     q = load(q_ref, (rows.packed(), rows.head()), rows.real())
     out, lse = attend(

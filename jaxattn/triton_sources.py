@@ -14,6 +14,7 @@ from jaxattn.kernel import Env
 __all__ = ["MIN_DOT", "LoadEnv", "LoadPages", "LoadSlices", "columns", "load", "pow2", "store"]
 
 MIN_DOT = 16  # Triton's smallest side of a product
+MOST_SCALARS = 8  # pages of a tile that are looked up one by one
 
 
 def pow2(n: int) -> int:
@@ -82,6 +83,7 @@ class _Loaded:
     ragged = False
     clean = True
     flat = True
+    tail = None
 
     def __init__(self, k_ref, v_ref, head, width):
         self.k_ref, self.v_ref, self.head, self.width = k_ref, v_ref, head, width
@@ -106,23 +108,23 @@ class _Loaded:
         return self._load(self.v_ref, j, bounds, at)
 
     def _load(self, ref, j, bounds, at):
-        key = self._key(j)
+        key = j * self.width + arange(self.width)
         ok = None if bounds is None else (key >= bounds[0]) & (key < bounds[1])
-        return load(ref, self._place(key, at), ok)
-
-    def _key(self, j):
-        return j * self.width + arange(self.width)
+        return load(ref, self._place(j * self.width, at), ok)
 
 
 class LoadSlices(_Loaded):
-    """Packed keys ``[S, K, D]``."""
+    """Packed keys ``[S, K, D]``; ``rest`` of them, if that is known, are past the full tiles."""
 
-    def __init__(self, k_ref, v_ref, head, width, start):
+    def __init__(self, k_ref, v_ref, head, width, start, rest=0):
         super().__init__(k_ref, v_ref, head, width)
         self.start = start
+        narrow = max(pow2(rest), MIN_DOT)
+        if rest and narrow < width:
+            self.tail = LoadSlices(k_ref, v_ref, head, narrow, start)
 
-    def _place(self, key, at):
-        return self.start + key, self.head
+    def _place(self, first, at):
+        return self.start + first + arange(self.width), self.head
 
 
 class LoadPages(_Loaded):
@@ -141,11 +143,27 @@ class LoadPages(_Loaded):
         self.end = jnp.maximum(span.hi - 1, 0)  # the table may end with the page of this key
 
     def ahead(self, j):
-        key = jnp.minimum(self._key(j), self.end)
-        return plt.load(self.tables.at[self.seq, div(key, self.page_size)])
+        """The pages of tile j: a scalar each where they are few, else a vector of one a key."""
+        size, first = self.page_size, j * self.width
+        if self.width > MOST_SCALARS * size:
+            return self._page(first + arange(self.width))
+        return tuple(self._page(first + i * size) for i in range(max(self.width // size, 1)))
 
-    def _place(self, key, at):
-        return at, self.head, rem(key, self.page_size)
+    def _page(self, key):
+        return plt.load(self.tables.at[self.seq, div(jnp.minimum(key, self.end), self.page_size)])
+
+    def _place(self, first, at):
+        # Tiles and pages begin at multiples of their sizes, both powers of two.
+        key = arange(self.width)
+        slot = rem(key, self.page_size)
+        if self.page_size > self.width:
+            slot += rem(first, self.page_size)
+        if not isinstance(at, tuple):
+            return at, self.head, slot
+        page, which = at[0], div(key, self.page_size)
+        for i in range(1, len(at)):
+            page = jnp.where(which == i, at[i], page)
+        return page, self.head, slot
 
 
 class LoadEnv(Env):

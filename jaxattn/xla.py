@@ -117,6 +117,7 @@ class ArrayTiles:
     ragged = False
     clean = False
     flat = False
+    tail = None
 
     def begin(self, first, last, span):
         pass
