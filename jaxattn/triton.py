@@ -18,8 +18,8 @@ from jax.experimental.pallas import triton as plt
 from jaxattn import tuning
 from jaxattn.integers import div, rem
 from jaxattn.kernel import Env, Rows, attend
-from jaxattn.parts import part_bound, split
 from jaxattn.masks import Full
+from jaxattn.parts import part_bound, split
 from jaxattn.problem import Packed, Problem, Tiles
 from jaxattn.schedule import uniform_item
 from jaxattn.triton_compiler import compiler_params, usable
