@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -119,21 +120,18 @@ def _rough(trial: Trial, record: CaseRecord, tiles: list[Tiles], chains: dict, b
 
 def _compiled_ahead(trial: Trial, tiles: list[Tiles]) -> Iterator[tuple[Tiles, Callable]]:
     """Each candidate with what gives its chain or raises why there is none."""
-    # The first says how long a call takes, which the others need to know. A CPU that compiles is
-    # not to be timed meanwhile.
+    # The first says how long a call takes, which the others need to know. Nothing compiles while
+    # a candidate is timed: its launches would wait for the compiler.
     ahead = tiles[1:] if trial.bench.implementation == "triton" else []
     for one in tiles[: len(tiles) - len(ahead)]:
         yield one, functools.partial(trial.compile, one)
     pool = concurrent.futures.ThreadPoolExecutor(trial.bench.threads)
     try:
-        waiting = []
-        for one in ahead:
-            if len(waiting) == 2 * trial.bench.threads:
-                yield waiting[0][0], waiting[0][1].result
-                waiting.pop(0)
-            waiting.append((one, pool.submit(trial.compile, one)))
-        for one, future in waiting:
-            yield one, future.result
+        for batch in itertools.batched(ahead, 2 * trial.bench.threads):
+            futures = [pool.submit(trial.compile, one) for one in batch]
+            concurrent.futures.wait(futures)
+            for one, future in zip(batch, futures, strict=True):
+                yield one, future.result
     finally:
         pool.shutdown(cancel_futures=True)
 
