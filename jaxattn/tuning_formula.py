@@ -127,8 +127,10 @@ def shared_bytes(shape: Shape, tiles: Tiles, chip: Chip) -> int:
     if shape.pair_operands:
         stage += rows * tiles.block_k * FLOAT
     streams = max(stages - chip.buffers_less, 1) * stage
-    if chip.buffers_less:  # q has passed when the first keys arrive; the weights pass each time
-        return max(q, streams + rows * tiles.block_k * shape.itemsize)
+    if chip.buffers_less:  # the weights pass each time
+        weights = rows * tiles.block_k * shape.itemsize
+        # q has passed when the first keys arrive, but not before a tile of its own at the end.
+        return max(q, streams + weights) if shape.masked else q + streams + weights
     return q + streams + SCRATCH
 
 

@@ -77,9 +77,10 @@ def _many(shape: Shape, chip: Chip) -> Iterator[Tiles]:
     longest = min(128, max(16, pow2(shape.max_keys)))
     sizes = [rows for rows in (32, 64, 128, 256) if rows <= whole and 4 * rows > min(whole, 128)]
     for rows, block_k, warps, stages in itertools.product(
-        sizes or [whole], _powers(min(32, longest), longest), (4, 8), (2, 3, 4)
+        sizes or [whole], _powers(min(32, longest), longest), (2, 4, 8), (2, 3, 4)
     ):
-        if LEAST_WARP_ROWS <= rows // warps <= 2 * LEAST_WARP_ROWS:
+        idle = warps == 2 and rows >= 64  # a core has four schedulers
+        if LEAST_WARP_ROWS <= rows // warps <= 2 * LEAST_WARP_ROWS and not idle:
             block_q = max(1, rows // shape.group)
             yield Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
 
