@@ -61,7 +61,7 @@ def many(shape: Shape, chip: Chip) -> Tiles:
     short = shape.max_keys <= 1024 and not shape.masked
     most = 64 if wide or short else 128
     rows = min(pow2(shape.queries * shape.group), most)
-    long = rows == 128 and 64 < dim and not wide
+    long = rows == 128 and dim > 64 and not wide
     warps = 8 if long or (rows == 128 and dim <= 64) else 4
     stages = 2 if wide or shape.pair_operands else 3
     block_q, block_k = (
