@@ -129,8 +129,9 @@ def shared_bytes(shape: Shape, tiles: Tiles, chip: Chip) -> int:
     streams = max(stages - chip.buffers_less, 1) * stage
     if chip.buffers_less:  # the weights pass each time
         weights = rows * tiles.block_k * shape.itemsize
-        # q has passed when the first keys arrive, but not before a tile of its own at the end.
-        return max(q, streams + weights) if shape.masked else q + streams + weights
+        # q has passed when the first keys arrive, unless a narrower tile at the end needs it too.
+        tail = not shape.masked and shape.max_keys % tiles.block_k
+        return q + streams + weights if tail else max(q, streams + weights)
     return q + streams + SCRATCH
 
 

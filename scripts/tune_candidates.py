@@ -79,7 +79,7 @@ def _many(shape: Shape, chip: Chip) -> Iterator[Tiles]:
     for rows, block_k, warps, stages in itertools.product(
         sizes or [whole], _powers(min(32, longest), longest), (2, 4, 8), (2, 3, 4)
     ):
-        idle = warps == 2 and rows >= 64  # a core has four schedulers
+        idle = warps == 2 and rows >= 64 and shape.dims[1] <= 128  # a core has four schedulers
         if LEAST_WARP_ROWS <= rows // warps <= 2 * LEAST_WARP_ROWS and not idle:
             block_q = max(1, rows // shape.group)
             yield Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
