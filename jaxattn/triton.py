@@ -109,7 +109,8 @@ def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: s
     if items == 0:
         return into
     wanted = -(-(tiles.programs or 0) // kv_heads)
-    cut = items < 2 * wanted
+    # Lengths that are not known may be very unlike: one long sequence must not run alone.
+    cut = wanted > 0 and (items < 2 * wanted or problem.uniform is None)
     uniform = None if problem.uniform is None or cut else (problem.uniform, problem.max_keys)
     table, merges = _table(problem, launch, wanted if cut else 0)
     if cut:

@@ -62,12 +62,14 @@ def _kernel(table, part_out, part_lse, _, __, out_ref, lse_ref, *, rows, group, 
         lse = plt.load(part_lse.at[place], mask=ok, other=-jnp.inf)
         return tile.gather(state, load(part_out, place, ok), lse)
 
-    state = tile.init(None, columns(out_ref.shape[-1]))
-    out, lse = tile.finish(lax.fori_loop(0, div(parts + (together - 1), together), some, state))
-    place = (packed + query, head * group + rem(row, group))
-    ok = (parts > 0) & (query < count)
-    store(out_ref, place, jax.tree.map(lambda x: x[None], out), ok)
-    plt.store(lse_ref.at[place], lse, mask=ok)
+    @pl.when((parts > 0) & (query < count))
+    def _():
+        state = tile.init(None, columns(out_ref.shape[-1]))
+        turns = div(parts + (together - 1), together)
+        out, lse = tile.finish(lax.fori_loop(0, turns, some, state))
+        place = (packed + query, head * group + rem(row, group))
+        store(out_ref, place, jax.tree.map(lambda x: x[None], out), True)
+        plt.store(lse_ref.at[place], lse)
 
 
 def _whole(x):

