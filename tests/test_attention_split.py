@@ -59,7 +59,7 @@ def paged(seqs, heads=(4, 2, 16, 16), page_size=16, **more):
 # One long sequence among short ones: its parts are most of the work.
 UNEVEN = ((1, 20), (2, 33), (1, 900), (1, 16), (3, 5), (0, 50))
 FEATURES = {
-    f"page {size}": Case(paged(((7, 90), (1, 33), (6, 4)), page_size=size)) for size in (1, 2, 64)
+    f"page {size}": Case(paged(((7, 90), (1, 33), (6, 4)), page_size=size)) for size in (1, 64)
 } | {
     "D 72 Dv 40, group 5, sinks": Case(
         paged(((7, 90), (1, 33)), (5, 1, 72, 40)), with_sinks=True, score=(SCORES["softcap"],)
