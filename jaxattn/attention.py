@@ -56,7 +56,8 @@ def attention(
       return_lse: whether to return the log-sum-exp (natural log, the sink included) too.
       implementation: "mosaic", "triton", "xla" or "reference"; None picks by platform at lowering.
       compiler: what compiles the kernels of the triton target: "xla", the Triton inside XLA, or
-        "triton", the official package by way of jax_triton. None is $JAXATTN_COMPILER, else "xla".
+        "triton", the official package by way of jax_triton. None is $JAXATTN_COMPILER, else what
+        the tiles name, else "triton" where it is installed and "xla" where it is not.
       tiles: tile sizes; None leaves them to the target.
 
     Returns:

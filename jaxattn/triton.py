@@ -76,6 +76,8 @@ def _launches(problem: Problem, tiles: Tiles | None) -> tuple[Launch, ...]:
     if problem.uniform is not None or seqs == 1 or queries == 1:
         return (Launch(default_tiles(problem, queries <= MOST_FEW, queries)),)
     few = default_tiles(problem, True, queries if queries <= MOST_FEW else 1)
+    # Rows that a tile is padded to anyway may as well be of a sequence's next queries.
+    few = dataclasses.replace(few, block_q=max(few.block_q, MIN_DOT // problem.group))
     many = default_tiles(problem, False, max(queries, MOST_FEW + 1))
     return Launch(many, least=MOST_FEW + 1), Launch(few, most=MOST_FEW)
 
@@ -85,9 +87,6 @@ def default_tiles(problem: Problem, few: bool, queries: int) -> Tiles:
     chosen = tuning.tiles(tuning.Shape.of(problem, few, queries), tuning.chip())
     if not usable():
         chosen = dataclasses.replace(chosen, compiler="xla")
-    if few:  # rows that a tile is padded to anyway may as well be of a sequence's next queries
-        least = max(1, MIN_DOT // problem.group)
-        return dataclasses.replace(chosen, block_q=max(chosen.block_q, least))
     return chosen
 
 
@@ -227,7 +226,9 @@ def _kernel(*refs, tree, tiles, sizes, scale, uniform, paged, num_into):
     # The heads of a block are neighbours, whose keys lie side by side in a page.
     kv_heads = k_ref.shape[1]
     head = rem(pl.program_id(0), kv_heads)
-    item = div(pl.num_programs(0) - 1 - pl.program_id(0), kv_heads)
+    # Parts are of like sizes, and unused ones come last.
+    turn = pl.program_id(0) if parts else pl.num_programs(0) - 1 - pl.program_id(0)
+    item = div(turn, kv_heads)
     rows, slot = _rows(item, table, uniform, sizes | {"kv_head": head}, bool(parts))
 
     mask, scores, sinks = jax.tree.unflatten(tree, leaves)

@@ -18,6 +18,7 @@ SPARE_REGISTERS = 16  # of a thread, for addresses and counters
 # Splitting costs a second pass over the results: a part is at least this many keys.
 LEAST_SPLIT = 256
 MOST_FEW_ROWS = 64
+FEW_TILE = 32 * KIB  # of keys and values
 SCRATCH = KIB  # barriers, and what warps exchange of a row
 
 
@@ -28,19 +29,13 @@ def formula(shape: Shape, chip: str | None) -> Tiles:
 
 
 def few(shape: Shape, chip: Chip) -> Tiles:
-    """Decode: reading keys is all the work. Many bytes in flight a core, in fewer, larger programs
-    the fewer of them there are."""
+    """Decode: reading keys is all the work. A few tiles in flight a core hide the latency; where
+    programs are few, each has more of them."""
     rows = min(pow2(shape.queries * shape.group), MOST_FEW_ROWS)
     whole = shape.programs(block_q := max(1, rows // shape.group))
-    if whole >= 4 * chip.cores:
-        tile, warps, stages = 16 * KIB, 2, 4
-    elif 4 * whole >= chip.cores:
-        tile, warps, stages = 32 * KIB, 4, 3
-    else:
-        tile, warps, stages = 64 * KIB, 8, 2
-    block_k = _keys(tile // shape.row_bytes, shape)
-    stages = 2 if shape.pair_operands else stages
-    return Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
+    stages = 2 if shape.pair_operands or 4 * whole >= chip.cores else 3
+    block_k = _keys(FEW_TILE // shape.row_bytes, shape)
+    return Tiles(block_q, block_k, 4, stages, programs(shape, chip, block_q))
 
 
 def programs(shape: Shape, chip: Chip, block_q: int) -> int:
@@ -58,16 +53,21 @@ def programs(shape: Shape, chip: Chip, block_q: int) -> int:
 
 
 def many(shape: Shape, chip: Chip) -> Tiles:
-    """Prefill and encoders: products are the work. As many rows as the registers hold."""
+    """Prefill and encoders: products are the work. As many rows as the registers hold, and in long
+    loops as many keys, so that outputs are rescaled less often."""
     dim = max(shape.head_dim, shape.head_dim_v)
     wide = dim > 128 or shape.itemsize == 4
-    most = 64 if wide else 128
-    if dim <= 64 and not shape.masked and shape.max_keys <= 1024:
-        most = 64  # a short loop: more programs hide each other's ends
+    # In a short loop more programs hide each other's ends.
+    short = shape.max_keys <= 1024 and not shape.masked
+    most = 64 if wide or short else 128
     rows = min(pow2(shape.queries * shape.group), most)
-    warps = 8 if rows >= 128 and dim <= 64 else 4
+    long = rows == 128 and dim > 64 and not wide
+    warps = 8 if long or (rows == 128 and dim <= 64) else 4
     stages = 2 if wide or shape.pair_operands else 3
-    block_q, block_k = max(1, rows // shape.group), _keys(32 if wide else 64, shape)
+    block_q, block_k = (
+        max(1, rows // shape.group),
+        _keys(32 if wide else 128 if long else 64, shape),
+    )
     return Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
 
 
@@ -127,8 +127,11 @@ def shared_bytes(shape: Shape, tiles: Tiles, chip: Chip) -> int:
     if shape.pair_operands:
         stage += rows * tiles.block_k * FLOAT
     streams = max(stages - chip.buffers_less, 1) * stage
-    if chip.buffers_less:  # q has passed when the first keys arrive; the weights pass each time
-        return max(q, streams + rows * tiles.block_k * shape.itemsize)
+    if chip.buffers_less:  # the weights pass each time
+        weights = rows * tiles.block_k * shape.itemsize
+        # q has passed when the first keys arrive, unless a narrower tile at the end needs it too.
+        tail = not shape.masked and shape.max_keys % tiles.block_k
+        return q + streams + weights if tail else max(q, streams + weights)
     return q + streams + SCRATCH
 
 

@@ -14,9 +14,10 @@ from jaxattn.tuning import Shape, formula
 from jaxattn.tuning_formula import LEAST_SPLIT, programs, why_not
 from jaxattn.tuning_shape import pow2
 
-# Bytes of keys and values that a warp waits for at a time in decode: fewer and more were never
-# near the best.
-WARP_BYTES = (4 * KIB, 16 * KIB)
+# Bytes of keys and values that a warp waits for at a time in decode, and a tile has: fewer and more
+# were never near the best.
+WARP_BYTES = (8 * KIB, 16 * KIB)
+TILE_BYTES = 16 * KIB
 LEAST_WARP_ROWS = 16  # of a warp's share of a product
 
 
@@ -67,7 +68,7 @@ def _few(shape: Shape, first: Tiles) -> Iterator[Tiles]:
     longest = min(256, max(16, pow2(shape.max_keys)))
     for block_k, warps, stages in itertools.product(_powers(16, longest), (1, 2, 4, 8), (2, 3, 4)):
         a_warp = block_k * shape.row_bytes / warps
-        if WARP_BYTES[0] <= a_warp <= WARP_BYTES[1]:
+        if WARP_BYTES[0] <= a_warp <= WARP_BYTES[1] and a_warp * warps >= TILE_BYTES:
             yield Tiles(first.block_q, block_k, warps, stages, first.programs)
 
 
@@ -78,7 +79,8 @@ def _many(shape: Shape, chip: Chip) -> Iterator[Tiles]:
     for rows, block_k, warps, stages in itertools.product(
         sizes or [whole], _powers(min(32, longest), longest), (2, 4, 8), (2, 3, 4)
     ):
-        if LEAST_WARP_ROWS <= rows // warps <= 2 * LEAST_WARP_ROWS:
+        idle = warps == 2 and rows >= 64 and shape.dims[1] <= 128  # a core has four schedulers
+        if LEAST_WARP_ROWS <= rows // warps <= 2 * LEAST_WARP_ROWS and not idle:
             block_q = max(1, rows // shape.group)
             yield Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
 

@@ -47,18 +47,18 @@ SHAPES = st.builds(
 @pytest.mark.parametrize(
     ("name", "tiles"),
     [
-        ("decode:B16,S8192,H32/8,D128,P16", "1x64 w4 s3 p512"),
-        ("decode:B128,S2048,H32/8,D128,P16", "1x32 w2 s4 p512"),
-        ("decode:B1,S32768,H32/8,D128,P16", "1x128 w8 s2 p256"),
-        ("decode:B32,S4096,T8,H32/8,D128,P16", "8x64 w4 s3 p512"),
-        ("decode:B16,S200,H32/8,D128,P16", "1x64 w4 s3 p0"),
-        ("prefill:B1,S8192,H32/8,D128,P16", "32x64 w4 s3 p0"),
+        ("decode:B16,S8192,H32/8,D128,P16", "1x64 w4 s2 p512"),
+        ("decode:B128,S2048,H32/8,D128,P16", "1x64 w4 s2 p512"),
+        ("decode:B1,S32768,H32/8,D128,P16", "1x64 w4 s3 p256"),
+        ("decode:B32,S4096,T8,H32/8,D128,P16", "8x64 w4 s2 p512"),
+        ("decode:B16,S200,H32/8,D128,P16", "1x64 w4 s2 p0"),
+        ("prefill:B1,S8192,H32/8,D128,P16", "32x128 w8 s3 p0"),
         ("full:B64,S577,H16,D64", "64x64 w4 s3 p0"),
         ("prefill:B2,S4096,H16,D64", "128x64 w8 s3 p0"),
         ("prefill:B1,S4096,H16/8,D256,P16", "32x32 w4 s2 p0"),
         ("prefill:B1,S2048,H32/8,D128,P16,F32", "16x32 w4 s2 p0"),
         ("full:B1,S9,H4,D64", "16x16 w4 s3 p0"),
-        ("decode:B1,S8192,T128,H32/8,D128,P16", "32x64 w4 s3 p256"),  # 32 programs on 132 cores
+        ("decode:B1,S8192,T128,H32/8,D128,P16", "32x128 w8 s3 p256"),  # 32 programs on 132 cores
     ],
 )
 def test_the_formula_gives_what_was_fast_on_an_h200(name, tiles):
@@ -225,11 +225,11 @@ def test_tiles_come_from_the_file_of_the_chip(package):
 
 
 def test_an_entry_keeps_its_rows_under_another_group(package):
-    package({"prefill:B1,S8192,H32/8,D128,P16": "32x64 w4 s3 p0"})
+    package({"prefill:B1,S8192,H32/8,D128,P16": "32x128 w8 s3 p0"})
     for group, block_q in ((4, 32), (8, 16), (5, 25), (2, 64), (1, 128)):
         other = dataclasses.replace(PREFILL, group=group)
-        assert tuning.tiles(other, H200) == Tiles(block_q, 64, 4, 3, 0)
-    package({"decode:B32,S4096,T8,H32/8,D128,P16": "8x64 w4 s3 p512"})
+        assert tuning.tiles(other, H200) == Tiles(block_q, 128, 8, 3, 0)
+    package({"decode:B32,S4096,T8,H32/8,D128,P16": "8x64 w4 s2 p512"})
     for queries, group, block_q in ((7, 4, 7), (8, 4, 8), (3, 8, 3), (6, 4, 6)):
         other = dataclasses.replace(DECODE, queries=queries, group=group, num_seqs=32)
         assert tuning.tiles(other, H200).block_q == block_q
