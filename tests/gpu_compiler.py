@@ -6,17 +6,20 @@ it in its notes.
 """
 
 import functools
+import os
 import re
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 from jax import export
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
 
 from jaxattn import triton_binary
+from jaxattn.attention import ENVIRONMENT
 from jaxattn.triton_compiler import EXPORT_CHECKS, KERNEL_CALLS, ir_text
 
 
@@ -78,8 +81,10 @@ def _walk(op):
 
 
 def kernels(chip, fn, *shapes) -> list[dict]:
-    """The `backend_config` of every Triton kernel of `fn` as Pallas lowers it for the chip."""
-    calls = custom_calls(lower_for(chip, fn, *shapes), "xla")
+    """The `backend_config` of every Triton kernel of `fn` as Pallas lowers it for the chip, which
+    is what XLA's Triton is given."""
+    with mock.patch.dict(os.environ, {ENVIRONMENT: "xla"}):
+        calls = custom_calls(lower_for(chip, fn, *shapes), "xla")
     assert calls, "no Triton kernel in the lowered program"
     return [
         {attr.name: attr.attr for attr in call.attributes["mhlo.backend_config"]} for call in calls
