@@ -18,6 +18,7 @@ import zlib
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 from jax import export
 from jax._src.lib import triton as jaxlib_triton
 from jax._src.pallas import core as pallas_core
@@ -35,7 +36,8 @@ KERNEL_CALLS = {"xla": "__gpu$xla.gpu.triton", "triton": "triton_kernel_call_ffi
 # JAX promises nothing about these calls in later versions: `jax.export.export` wants to be told
 # `disabled_checks=EXPORT_CHECKS`.
 EXPORT_CHECKS = tuple(map(export.DisabledSafetyCheck.custom_call, KERNEL_CALLS.values()))
-ALIGNMENT = 32  # bytes; Pallas' IR promises it of every pointer
+PROMISE = "tt.divisibility = 32 : i32"  # Pallas' IR has it of every pointer
+VECTOR = 16  # bytes; the widest access to memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +69,10 @@ def _lower(ctx, *operands, compiler_params, input_output_aliases, metadata, **pa
         config[key].value for key in ("num_warps", "num_stages", "grid_x", "grid_y", "grid_z")
     )
     call.erase()
+    # The call has a buffer, and the kernel an argument, for each operand and then each result;
+    # memory that an operand and a result share comes twice.
+    alignments = [_alignment(aval) for aval in (*ctx.avals_in, *ctx.avals_out)]
+    source = _promising(source, alignments)
 
     chip = gpu_info.get_gpu_info()
     binary = compile_ir(source, chip.compute_capability or chip.arch_name, warps, stages)
@@ -74,10 +80,7 @@ def _lower(ctx, *operands, compiler_params, input_output_aliases, metadata, **pa
         binary.name, warps, 1, binary.shared, _code(binary), "", chip.compute_capability,
         *(binary.scratch or ()),
     )  # fmt: skip
-    # The call has a buffer, and the kernel an argument, for each operand and then each result;
-    # memory that an operand and a result share comes twice.
-    buffers = len(ctx.avals_in) + len(ctx.avals_out)
-    arguments = [jaxlib_call.create_array_parameter(0, ALIGNMENT)] * buffers
+    arguments = [jaxlib_call.create_array_parameter(0, n) for n in alignments]
     described = b"" if metadata is None else json.dumps(dict(metadata)).encode()
     launch = jaxlib_call.TritonKernelCall(kernel, *grid, arguments)
     rule = jax.ffi.ffi_lowering(
@@ -87,6 +90,23 @@ def _lower(ctx, *operands, compiler_params, input_output_aliases, metadata, **pa
 
 
 pallas_core.register_lowering_rule(OfficialTriton, _lower, "gpu")
+
+
+def _alignment(aval) -> int:
+    """Bytes of which the address of a buffer is a multiple, were it a slice of a larger array that
+    XLA hands over where it lies: rows of 16 bytes stay whole, a table may begin anywhere."""
+    size = aval.dtype.itemsize
+    rows = aval.ndim > 1 and aval.shape[-1] * size % VECTOR == 0
+    return VECTOR if rows and jnp.issubdtype(aval.dtype, jnp.floating) else size
+
+
+def _promising(source: str, alignments) -> str:
+    """The IR, promising these alignments of its arguments."""
+    head, *parts = source.split(PROMISE)
+    if len(parts) != len(alignments):
+        raise NotImplementedError(f"{len(parts)} of {len(alignments)} pointers are aligned")
+    promises = (PROMISE.replace("32", str(n), 1) for n in alignments)
+    return head + "".join(one + part for one, part in zip(promises, parts, strict=True))
 
 
 def ir_text(bytecode: bytes) -> str:

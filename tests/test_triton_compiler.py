@@ -16,10 +16,12 @@ from jax import export
 from scaled_sum import SHAPE, scaled_sum
 
 import jaxattn
-from jaxattn import triton_binary
+from jaxattn import triton_binary, triton_compiler
+from jaxattn.attention import ENVIRONMENT
 
 DECODE = configurations.paged(16, d=64, n=2, t=2, h=4, k=2, keys=64)
 TRITON = functools.partial(DECODE.call, compiler="triton")
+XLA = functools.partial(DECODE.call, compiler="xla")
 PLUGINS = {"jax-cuda12-plugin", "jax-cuda13-plugin"}
 
 needs_triton = pytest.mark.skipif(
@@ -77,7 +79,7 @@ def test_an_amd_program_names_a_file_with_its_code():
 @needs_plugin
 def test_the_launch_is_the_one_that_xla_would_make():
     """The same grid, warps, operands and results; the PTX takes two scratch pointers more."""
-    lowered = gpu_compiler.lower_for("sm_90", DECODE.call, *DECODE.args)
+    lowered = gpu_compiler.lower_for("sm_90", XLA, *DECODE.args)
     [theirs] = gpu_compiler.custom_calls(lowered, "xla")
     [config] = gpu_compiler.kernels("sm_90", DECODE.call, *DECODE.args)
     ours = decode_on("sm_90")
@@ -125,12 +127,45 @@ def test_a_kernel_is_compiled_once():
 @needs_triton
 @needs_plugin
 def test_each_compiler_has_its_call():
-    lowered = gpu_compiler.lower_for("sm_90", DECODE.call, *DECODE.args)
+    lowered = gpu_compiler.lower_for("sm_90", XLA, *DECODE.args)
     assert len(gpu_compiler.custom_calls(lowered, "xla")) == 1
     assert not gpu_compiler.custom_calls(lowered, "triton")
     lowered = gpu_compiler.lower_for("sm_90", TRITON, *DECODE.args)
     assert len(gpu_compiler.custom_calls(lowered, "triton")) == 1
     assert not gpu_compiler.custom_calls(lowered, "xla")
+
+
+@needs_triton
+@needs_plugin
+def test_the_official_compiler_is_the_default_where_it_is_installed(monkeypatch):
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    lowered = gpu_compiler.lower_for("sm_90", lambda *args: DECODE.call(*args), *DECODE.args)
+    assert len(gpu_compiler.custom_calls(lowered, "triton")) == 1
+    monkeypatch.setattr(jaxattn.triton, "usable", lambda: False)
+    jax.clear_caches()  # of what was traced with it
+    lowered = gpu_compiler.lower_for("sm_90", lambda *args: DECODE.call(*args), *DECODE.args)
+    assert len(gpu_compiler.custom_calls(lowered, "xla")) == 1
+
+
+def test_no_more_alignment_is_promised_than_a_slice_has():
+    """XLA hands slices of larger arrays over where they lie: a row of 16 bytes is whole, and an
+    int32 table may begin at any number."""
+    shapes = {
+        (4, 2, 16, 128): (jnp.bfloat16, 16),
+        (7, 8): (jnp.bfloat16, 16),
+        (7, 4): (jnp.bfloat16, 2),
+        (9,): (jnp.float32, 4),
+        (3, 8): (jnp.int32, 4),
+        (1, 5, 64): (jnp.int8, 1),
+    }
+    for shape, (dtype, most) in shapes.items():
+        aval = jax.core.ShapedArray(shape, jnp.dtype(dtype))
+        assert triton_compiler._alignment(aval) == most
+    promise = triton_compiler.PROMISE
+    text = triton_compiler._promising(f"f(a {promise}, b {promise})", [16, 4])
+    assert text == "f(a tt.divisibility = 16 : i32, b tt.divisibility = 4 : i32)"
+    with pytest.raises(NotImplementedError, match="1 of 2"):
+        triton_compiler._promising(f"f(a {promise})", [16, 4])
 
 
 @needs_triton

@@ -45,6 +45,26 @@ def test_features(case, compiler):
 
 
 @BOTH
+def test_tables_that_are_slices(compiler):
+    """An engine packs a step's integers into one array: tables then begin anywhere in memory."""
+    q, cache, *ints = jax.tree.map(jnp.asarray, MIXED.args())
+    sizes = [x.size for x in ints]
+    packed = jnp.concatenate([jnp.zeros(3, jnp.int32), *(x.reshape(-1) for x in ints)])
+
+    @jax.jit
+    def f(q, cache, packed):
+        at, parts = 3, []
+        for x, size in zip(ints, sizes, strict=True):
+            parts.append(packed[at : at + size].reshape(x.shape))
+            at += size
+        return jaxattn.paged_attention(q, cache, *parts, return_lse=True, compiler=compiler)
+
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32), (q, cache))
+    want = jaxattn.paged_attention(*wide, *ints, return_lse=True, implementation="reference")
+    agree(f(q, cache, packed), want, TOLERANCE["bf16"])
+
+
+@BOTH
 @parametrize(grids.vit((197, 577), dtype="bf16", batch=2, heads=4))
 def test_vit(case, compiler):
     check_case(case, "triton", compiler=compiler)
