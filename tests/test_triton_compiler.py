@@ -19,7 +19,7 @@ import jaxattn
 from jaxattn import triton_binary
 
 DECODE = configurations.paged(16, d=64, n=2, t=2, h=4, k=2, keys=64)
-TRITON = functools.partial(DECODE.call, compiler="triton")
+XLA, TRITON = (functools.partial(DECODE.call, compiler=name) for name in ("xla", "triton"))
 PLUGINS = {"jax-cuda12-plugin", "jax-cuda13-plugin"}
 
 needs_triton = pytest.mark.skipif(
@@ -77,7 +77,7 @@ def test_an_amd_program_names_a_file_with_its_code():
 @needs_plugin
 def test_the_launch_is_the_one_that_xla_would_make():
     """The same grid, warps, operands and results; the PTX takes two scratch pointers more."""
-    lowered = gpu_compiler.lower_for("sm_90", DECODE.call, *DECODE.args)
+    lowered = gpu_compiler.lower_for("sm_90", XLA, *DECODE.args)
     [theirs] = gpu_compiler.custom_calls(lowered, "xla")
     [config] = gpu_compiler.kernels("sm_90", DECODE.call, *DECODE.args)
     ours = decode_on("sm_90")
@@ -125,7 +125,7 @@ def test_a_kernel_is_compiled_once():
 @needs_triton
 @needs_plugin
 def test_each_compiler_has_its_call():
-    lowered = gpu_compiler.lower_for("sm_90", DECODE.call, *DECODE.args)
+    lowered = gpu_compiler.lower_for("sm_90", XLA, *DECODE.args)
     assert len(gpu_compiler.custom_calls(lowered, "xla")) == 1
     assert not gpu_compiler.custom_calls(lowered, "triton")
     lowered = gpu_compiler.lower_for("sm_90", TRITON, *DECODE.args)
