@@ -52,13 +52,17 @@ def case(name):
     return call, mask, with_sinks, spots.expected(call, mask, with_sinks)
 
 
-@pytest.fixture(params=COMPILERS)
+@pytest.fixture
 def compiler(request):
     if request.param == "triton" and not usable():
         pytest.skip("triton or jax-triton is not installed; both are in the extra `gpu`")
     return request.param
 
 
+both = pytest.mark.parametrize("compiler", COMPILERS, indirect=True)
+
+
+@both
 @pytest.mark.parametrize("name", CASES)
 def test_uneven_batches(name, compiler):
     call, mask, with_sinks, want = case(name)
@@ -71,6 +75,7 @@ def test_uneven_batches(name, compiler):
 UNEVEN = paged(((300, 700), (1, 3000), (64, 64), (5, 900), (0, 40), (1, 1)))
 
 
+@both
 @pytest.mark.parametrize("mask", [MASKS["causal"], window(200)], ids=["causal", "window"])
 @pytest.mark.parametrize(
     "tiles",
@@ -86,6 +91,7 @@ def test_tiles_of_every_kind(tiles, mask, compiler):
     spots.check(UNEVEN, mask, True, tiles=tiles, compiler=compiler)
 
 
+@both
 @pytest.mark.parametrize("dim", [64, 72, 80, 96])
 @pytest.mark.parametrize("length", [577, 729, 65, 70])
 def test_narrow_last_tiles(length, dim, compiler):
