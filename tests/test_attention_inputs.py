@@ -50,6 +50,12 @@ REFUSED = {
     "softcap text": (lambda: jaxattn.Softcap("x"), "cap='x'"),
     "tiles pair": (lambda: attention(Q, K, K, tiles=(16, 64)), "tiles="),
     "tiles float": (lambda: Tiles(2.0, 64), "block_q=2.0"),
+    "tiles bool": (lambda: Tiles(8, 64, num_warps=True), "num_warps=True.*whole number from 1"),
+    "tiles stages": (lambda: Tiles(8, 64, 4, 0), "num_stages=0.*whole number from 1"),
+    "tiles programs": (lambda: Tiles(8, 64, programs=-1), "programs=-1.*whole number from 0"),
+    "tiles programs float": (lambda: Tiles(8, 64, programs=2.5), "programs=2.5"),
+    "tiles defer": (lambda: Tiles(8, 64, defer="yes"), "defer='yes'.*True or False"),
+    "tiles compiler": (lambda: Tiles(8, 64, compiler="nvcc"), "compiler='nvcc'.*xla or triton"),
     "reference too": (lambda: attention(Q, K, K, mask=Causal, implementation="reference"), "mask="),
     "one column": (
         lambda: varlen_attention(
@@ -85,6 +91,11 @@ def test_refused(name):
     call, says = REFUSED[name]
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_tiles_that_leave_the_choice_or_never_split_are_taken():
+    assert Tiles(8, 64) == Tiles(8, 64, None, None, None, None, None)
+    assert Tiles(1, 16, 1, 1, 0, False, "triton").programs == 0
 
 
 @pytest.mark.parametrize("target", ["mosaic", "triton"])

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checking import check_case, jitted, options, parametrize
+import spots
+from checking import agree, check_case, jitted, options, parametrize
 from grids import ALONE, KINDS, Case, sample
+from numpy_oracle import attend_all
 from problems import Call
-from recipes import MASKS, SCORES, window
+from recipes import MASKS, SCORES, sinks, window
 
 import jaxattn
 from jaxattn import Tiles
@@ -86,6 +88,17 @@ def test_split_of_large_logits():
     """Parts whose lse is far apart; one of them has all the weight."""
     call = paged(((7, 90), (1, 200)), spread=100.0)
     check_case(Case(call, with_sinks=True), "triton", tiles=SPLIT)
+
+
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_the_check_of_large_calls(with_sinks):
+    """tests/gpu looks at some rows of its batches; here they are held to numpy row by row."""
+    call = FEATURES["one long"].call
+    rows, *some = spots.expected(call, window(200), with_sinks)
+    out, lse = attend_all(call, window(200), sinks=sinks(call) if with_sinks else None)
+    agree([jnp.asarray(x, jnp.float32) for x in some], (out[rows], lse[rows]), 1e-5)
+    if with_sinks:
+        spots.check(call, with_sinks=True, tiles=SPLIT)
 
 
 def test_a_launch_with_programs_enough_is_not_split():

@@ -45,13 +45,22 @@ def test_amd(name, spills):
     check(name, ["gfx942"], spills)
 
 
-def test_the_chosen_target_is_triton():
-    """A program for a GPU holds Triton kernels and nothing of the other targets: here those of
-    many queries, of few, and the merge of the parts of these."""
-    config = ALL["mixed page 16"]
-    kernels = gpu_compiler.kernels("sm_90", config.call, *config.args)
-    names = [str(kernel["name"]).strip('"') for kernel in kernels]
-    assert names == ["jaxattn_forward", "jaxattn_forward", "jaxattn_merge"]
+@pytest.mark.parametrize(
+    ("name", "launches"),
+    [
+        ("dense causal D128", ["forward"]),
+        ("decode page 16", ["forward", "merge"]),
+        ("mixed page 16", ["forward", "forward", "merge"]),
+    ],
+)
+def test_the_chosen_target_is_triton(name, launches):
+    """A program for a GPU holds the kernels of its launches and nothing of the other targets."""
+    config = ALL[name]
+    found = gpu_compiler.kernels("sm_90", config.call, *config.args)
+    assert [x["name"].value for x in found] == [f"jaxattn_{launch}" for launch in launches]
+    text = gpu_compiler.lower_for("sm_90", config.call, *config.args).as_text()
+    assert "tpu_custom_call" not in text
+    assert "stablehlo.dot_general" not in text
 
 
 def test_the_only_warning_is_the_known_deprecation():

@@ -20,8 +20,7 @@ from jaxattn import triton_binary, triton_compiler
 from jaxattn.attention import ENVIRONMENT
 
 DECODE = configurations.paged(16, d=64, n=2, t=2, h=4, k=2, keys=64)
-TRITON = functools.partial(DECODE.call, compiler="triton")
-XLA = functools.partial(DECODE.call, compiler="xla")
+XLA, TRITON = (functools.partial(DECODE.call, compiler=name) for name in ("xla", "triton"))
 PLUGINS = {"jax-cuda12-plugin", "jax-cuda13-plugin"}
 
 needs_triton = pytest.mark.skipif(
