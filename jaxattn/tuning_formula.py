@@ -33,9 +33,11 @@ def few(shape: Shape, chip: Chip) -> Tiles:
     programs are few, each has more of them."""
     rows = min(pow2(shape.queries * shape.group), MOST_FEW_ROWS)
     whole = shape.programs(block_q := max(1, rows // shape.group))
-    stages = 2 if shape.pair_operands or 4 * whole >= chip.cores else 3
+    stages = 4 if shape.max_keys > 4096 else 3
+    stages = 2 if shape.pair_operands or 4 * whole >= chip.cores else stages
+    warps = 4 if rows <= 16 else 2
     block_k = _keys(FEW_TILE // shape.row_bytes, shape)
-    return Tiles(block_q, block_k, 4, stages, programs(shape, chip, block_q))
+    return Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
 
 
 def programs(shape: Shape, chip: Chip, block_q: int) -> int:

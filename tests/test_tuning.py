@@ -49,8 +49,8 @@ SHAPES = st.builds(
     [
         ("decode:B16,S8192,H32/8,D128,P16", "1x64 w4 s2 p512"),
         ("decode:B128,S2048,H32/8,D128,P16", "1x64 w4 s2 p512"),
-        ("decode:B1,S32768,H32/8,D128,P16", "1x64 w4 s3 p256"),
-        ("decode:B32,S4096,T8,H32/8,D128,P16", "8x64 w4 s2 p512"),
+        ("decode:B1,S32768,H32/8,D128,P16", "1x64 w4 s4 p256"),
+        ("decode:B32,S4096,T8,H32/8,D128,P16", "8x64 w2 s2 p512"),
         ("decode:B16,S200,H32/8,D128,P16", "1x64 w4 s2 p0"),
         ("prefill:B1,S8192,H32/8,D128,P16", "32x128 w8 s3 p0"),
         ("full:B64,S577,H16,D64", "64x64 w4 s3 p0"),
@@ -229,7 +229,7 @@ def test_an_entry_keeps_its_rows_under_another_group(package):
     for group, block_q in ((4, 32), (8, 16), (5, 25), (2, 64), (1, 128)):
         other = dataclasses.replace(PREFILL, group=group)
         assert tuning.tiles(other, H200) == Tiles(block_q, 128, 8, 3, 0)
-    package({"decode:B32,S4096,T8,H32/8,D128,P16": "8x64 w4 s2 p512"})
+    package({"decode:B32,S4096,T8,H32/8,D128,P16": "8x64 w2 s2 p512"})
     for queries, group, block_q in ((7, 4, 7), (8, 4, 8), (3, 8, 3), (6, 4, 6)):
         other = dataclasses.replace(DECODE, queries=queries, group=group, num_seqs=32)
         assert tuning.tiles(other, H200).block_q == block_q
