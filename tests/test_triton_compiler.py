@@ -169,6 +169,22 @@ def test_no_more_alignment_is_promised_than_a_slice_has():
 
 @needs_triton
 @needs_plugin
+@pytest.mark.parametrize(
+    ("asked", "of_tiles", "taken"),
+    [(None, "xla", "xla"), (None, "triton", "triton"), (None, None, "triton"),
+     ("xla", "triton", "xla"), ("triton", "xla", "triton")],
+)  # fmt: skip
+def test_who_names_the_compiler(asked, of_tiles, taken):
+    """The call, else its tiles, else the official one since it is here; of the merge as well."""
+    tiles = jaxattn.Tiles(8, 16, programs=64, compiler=of_tiles)
+    fn = functools.partial(DECODE.call, compiler=asked, tiles=tiles)
+    lowered = gpu_compiler.lower_for("sm_90", fn, *DECODE.args)
+    count = {name: len(gpu_compiler.custom_calls(lowered, name)) for name in ("xla", "triton")}
+    assert count == {"xla": 0, "triton": 0} | {taken: 2}
+
+
+@needs_triton
+@needs_plugin
 def test_all_operations_take_a_compiler():
     q, k = (jax.ShapeDtypeStruct((8, heads, 32), jnp.float32) for heads in (4, 2))
     ends = jax.ShapeDtypeStruct((2,), jnp.int32)
