@@ -129,7 +129,8 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv,
     ``lse f32[rows, 1]``. q, dv and out may be tuples of columns, as in :mod:`jaxattn.tile`.
     ``defer`` adds a tile's values beside the next tile's softmax, where a compiler can overlap the
     two (Shah et al. 2024, section 3.2); the source then gives ``keys(j, bounds, at)`` and
-    ``values(j, bounds, at)`` apart. It does nothing for masks with holes.
+    ``values(j, bounds, at)`` apart, and how weights wait: ``hold(p)``, undone by ``release``. It
+    does nothing for masks with holes.
     """
     q_pos = rows.position()
     q_idx = q_pos + rows.query()
@@ -212,20 +213,28 @@ def _deferred(state, source, scored, span: Span, tiles, ragged: bool):
     m, l, acc = state
     bounds = span.lo, span.hi
 
+    def weigh(m, l, s, keep):
+        m, l, (p, decay) = tile.weigh(m, l, s, keep, source.dtype)
+        return m, l, (source.hold(p), decay)
+
+    def add(acc, weights, v):
+        held, decay = weights
+        return tile.add(acc, (source.release(held), decay), v)
+
     def step(full, j, state, at):
         m, l, acc, weights, before = state
         s, keep = scored(j, full, at)
         # Before a full tile there is a full one, unless the span begins inside the first.
         v = source.values(j - 1, None if full and not ragged else bounds, before)
-        acc = tile.add(acc, weights, v)
-        m, l, weights = tile.weigh(m, l, s, keep, source.dtype)
+        acc = add(acc, weights, v)
+        m, l, weights = weigh(m, l, s, keep)
         # Looked up again: Triton pipelines no loop that hands a value on unchanged.
         return m, l, acc, weights, source.ahead(j)
 
     walk = functools.partial(_walk, source)
     plain, masked = functools.partial(step, True), functools.partial(step, False)
     before = source.ahead(first)
-    m, l, weights = tile.weigh(m, l, *scored(first, False, before), source.dtype)
+    m, l, weights = weigh(m, l, *scored(first, False, before))
     full_first, full_last = (jnp.maximum(x, first + 1) for x in (full_first, full_last))
     state, at = (m, l, acc, weights, before), source.ahead(first + 1)
     if ragged:
@@ -233,7 +242,7 @@ def _deferred(state, source, scored, span: Span, tiles, ragged: bool):
     state, at = walk(full_first, full_last, plain, state, at)
     (m, l, acc, weights, before), _ = walk(full_last, last, masked, state, at)
     v = source.values(jnp.maximum(last - 1, first), bounds, before)
-    return m, l, tile.add(acc, weights, v)
+    return m, l, add(acc, weights, v)
 
 
 def _tiles(span: Span, width: int, shift):

@@ -107,6 +107,16 @@ class _Loaded:
     def values(self, j, bounds, at):
         return self._load(self.v_ref, j, bounds, at)
 
+    # Triton feeds a product from registers only with what an operation of the same turn makes;
+    # what comes from the turn before goes through shared memory, and is waited for. A bitcast is
+    # an operation, and costs nothing.
+    def hold(self, p):
+        bits = {1: jnp.int8, 2: jnp.int16, 4: jnp.int32}[self.dtype.itemsize]
+        return lax.bitcast_convert_type(p, bits)
+
+    def release(self, held):
+        return lax.bitcast_convert_type(held, self.dtype)
+
     def _load(self, ref, j, bounds, at):
         key = j * self.width + arange(self.width)
         ok = None if bounds is None else (key >= bounds[0]) & (key < bounds[1])
