@@ -101,10 +101,16 @@ def test_the_check_of_large_calls(with_sinks):
         spots.check(call, with_sinks=True, tiles=SPLIT)
 
 
-def test_a_launch_with_programs_enough_is_not_split():
-    for programs in (0, 8):
-        tiles = Tiles(8, 16, programs=programs)
-        assert kernels(Case(KINDS["paged"]), tiles) == ["forward"]
+def test_keys_are_split_unless_nothing_can_run_alone():
+    """Equal lengths need no parts where there are programs enough; unknown ones may need them."""
+    kinds = {
+        "paged": ["forward", "merge"],
+        "varlen": ["forward", "merge"],
+        "attention": ["forward"],
+    }
+    for kind, launched in kinds.items():
+        assert kernels(Case(KINDS[kind]), Tiles(8, 16, programs=8)) == launched
+        assert kernels(Case(KINDS[kind]), Tiles(8, 16, programs=0)) == ["forward"]
 
 
 DEFERRED = cases(
