@@ -63,13 +63,11 @@ def many(shape: Shape, chip: Chip) -> Tiles:
     short = shape.max_keys <= 1024 and not shape.masked
     most = 64 if wide or short else 128
     rows = min(pow2(shape.queries * shape.group), most)
-    long = rows == 128 and dim > 64 and not wide
+    long = rows == 128 and dim > 64 and not (wide or shape.pair_operands)
     warps = 8 if long or (rows == 128 and dim <= 64) else 4
     stages = 2 if wide or shape.pair_operands else 3
-    block_q, block_k = (
-        max(1, rows // shape.group),
-        _keys(32 if wide else 128 if long else 64, shape),
-    )
+    block_q = max(1, rows // shape.group)
+    block_k = _keys(32 if wide else 128 if long else 64, shape)
     return Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
 
 

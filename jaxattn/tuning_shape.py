@@ -30,7 +30,9 @@ class Shape:
     num_seqs: int
     max_keys: int  # of any sequence
     masked: bool  # some keys may be masked: the mask is not Full()
-    pair_operands: bool  # a tile of a dense mask or a bias is loaded with each tile of keys
+    # More than keys passes through shared memory with each tile of them: a tile of a dense mask or
+    # a bias, or of what a mask with holes keeps.
+    pair_operands: bool
 
     @classmethod
     def of(cls, problem: Problem, few: bool, queries: int) -> "Shape":
@@ -49,7 +51,7 @@ class Shape:
             num_seqs=max(problem.num_seqs, 1),
             max_keys=max(problem.max_keys, 1),
             masked=not isinstance(problem.mask, Full),
-            pair_operands=any(isinstance(x, PerPair) for x in leaves),
+            pair_operands=problem.mask.holes or any(isinstance(x, PerPair) for x in leaves),
         )
 
     @property
