@@ -15,13 +15,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from jaxattn import tuning
+from jaxattn import triton_items, tuning
 from jaxattn.integers import div, rem
-from jaxattn.kernel import Env, Rows, attend
+from jaxattn.kernel import attend
 from jaxattn.masks import Full
-from jaxattn.parts import part_bound, split
+from jaxattn.parts import part_bound
 from jaxattn.problem import Packed, Problem, Tiles
-from jaxattn.schedule import uniform_item
 from jaxattn.triton_compiler import compiler_params, usable
 from jaxattn.triton_merge import merge
 from jaxattn.triton_sources import (
@@ -37,8 +36,6 @@ from jaxattn.triton_sources import (
 from jaxattn.tuning_shape import MOST_FEW
 
 __all__ = ["default_tiles", "reason_not", "run"]
-
-COLUMNS = ("seq", "start", "count", "packed", "q_len", "kv_len", "lo", "hi", "first", "slot")
 
 
 def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
@@ -112,7 +109,8 @@ def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: s
     # Lengths that are not known may be very unlike: one long sequence must not run alone.
     cut = wanted > 0 and (items < 2 * wanted or problem.uniform is None)
     uniform = None if problem.uniform is None or cut else (problem.uniform, problem.max_keys)
-    table, merges = _table(problem, launch, wanted if cut else 0)
+    which = {"block_q": tiles.block_q, "least": launch.least, "most": launch.most}
+    table, merges = triton_items.table(problem, tiles.block_k, wanted if cut else 0, **which)
     if cut:
         items, _, slots = part_bound(items, wanted)
         parts = (slots, kv_heads, rows)
@@ -154,67 +152,6 @@ def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: s
     return merge(merges, parts, whole, **sizes, interpret=interpret, compiler=compiler)
 
 
-def _table(problem: Problem, launch: Launch, wanted: int):
-    """``i32[I, 16]`` work items with the entries COLUMNS, and the table of :func:`merge`, or None
-    when nothing is cut: ``wanted`` is 0."""
-    plan, kv_lens = problem.items(launch.tiles.block_q, launch.least, launch.most)
-    cu = jnp.append(problem.cu_q_lens, problem.q.shape[0]).astype(jnp.int32)
-    item = {
-        "seq": jnp.minimum(plan.seq, problem.num_seqs - 1),
-        "start": plan.start,
-        "count": plan.count,
-        "packed": cu[plan.seq],
-        "q_len": cu[plan.seq + 1] - cu[plan.seq],
-        # An unused item has no queries: without keys either it does nothing, and needs no branch,
-        # which Triton would not pipeline loops inside as well.
-        "kv_len": jnp.where(plan.count > 0, kv_lens[plan.seq], 0),
-    }
-    if not wanted:
-        item |= {"lo": 0 * plan.seq, "hi": item["kv_len"], "first": 0 * plan.seq + 1}
-        return _columns(item | {"slot": 0 * plan.seq - 1}, COLUMNS), None
-    lo, hi = _span(problem, item)
-    parts = split(lo, hi, launch.tiles.block_k, wanted)
-    used = parts.item < plan.seq.shape[0]
-    at = jnp.minimum(parts.item, plan.seq.shape[0] - 1)
-    pick = {name: x[at] for name, x in item.items()}
-    pick |= {name: jnp.where(used, pick[name], 0) for name in ("count", "kv_len")}
-    pick |= {name: getattr(parts, name) for name in ("lo", "hi", "first", "slot")}
-    block = jnp.minimum(parts.merged, plan.seq.shape[0] - 1)
-    merges = {
-        "packed": (item["packed"] + item["start"])[block],
-        "count": item["count"][block],
-        "slot": parts.merged_slot,
-        "parts": parts.merged_parts,
-    }
-    return _columns(pick, COLUMNS), _columns(merges, tuple(merges))
-
-
-def _columns(item, names):
-    """The entries ``names`` side by side, so that a program reads one or two sectors of memory."""
-    table = jnp.stack([item[name] for name in names], axis=1).astype(jnp.int32)
-    return jnp.pad(table, ((0, 0), (0, pow2(len(names)) - len(names))))
-
-
-def _span(problem: Problem, item):
-    """The keys ``lo <= key < hi`` of each item, by the mask, for all items at once."""
-    rows = Rows(
-        block_q=1,
-        rows=1,
-        group=1,
-        kv_head=0,
-        seq=item["seq"],
-        start=item["start"],
-        count=item["count"],
-        packed_start=item["packed"],
-        q_len=item["q_len"],
-        kv_len=item["kv_len"],
-    )
-    position = rows.position()
-    span = problem.mask.span(position, position + rows.count, Env(rows)).clip(0, rows.kv_len)
-    spread = lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.int32), rows.seq.shape)  # noqa: E731
-    return spread(span.lo), spread(span.hi)
-
-
 def _whole(x):
     return pl.BlockSpec(x.shape, lambda *_: (0,) * len(x.shape))
 
@@ -230,7 +167,7 @@ def _kernel(*refs, tree, tiles, sizes, scale, uniform, paged, num_into):
     # Parts are of like sizes, and unused ones come last.
     turn = pl.program_id(0) if parts else pl.num_programs(0) - 1 - pl.program_id(0)
     item = div(turn, kv_heads)
-    rows, slot = _rows(item, table, uniform, sizes | {"kv_head": head}, bool(parts))
+    rows, slot = triton_items.read(item, table, uniform, sizes | {"kv_head": head}, bool(parts))
 
     mask, scores, sinks = jax.tree.unflatten(tree, leaves)
     if paged:
@@ -263,26 +200,3 @@ def _store_part(parts, slot, head, out, lse, ok):
     place = (jnp.maximum(slot, 0), head, row)
     store(out_ref, place, out, ok)
     plt.store(lse_ref.at[place], lse, mask=ok)
-
-
-def _rows(item, table, uniform, sizes, cut):
-    """The :class:`Rows` of a work item, by arithmetic when sequences are alike, else by the table;
-    and the slot of its result, when key ranges are cut."""
-    if uniform is not None:
-        q_len, kv_len = uniform
-        seq, start, count = uniform_item(item, q_len, sizes["block_q"])
-        lens = {"packed_start": seq * q_len, "q_len": q_len, "kv_len": kv_len}
-        return Rows(seq=seq, start=start, count=count, **lens, **sizes), None
-    read = {name: table[item, i] for i, name in enumerate(COLUMNS)}
-    part = {"keys": (read["lo"], read["hi"]), "first": read["first"] > 0} if cut else {}
-    rows = Rows(
-        seq=read["seq"],
-        start=read["start"],
-        count=read["count"],
-        packed_start=read["packed"],
-        q_len=read["q_len"],
-        kv_len=read["kv_len"],
-        **part,
-        **sizes,
-    )
-    return rows, read["slot"]

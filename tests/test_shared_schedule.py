@@ -13,9 +13,9 @@ import pytest
 from optimized import work
 
 import jaxattn
-from jaxattn import triton
+from jaxattn import triton_items
 from jaxattn.operands import Layout, bind
-from jaxattn.problem import Paged, Problem, Tiles
+from jaxattn.problem import Paged, Problem
 
 N, T, W = 6, 90, 40
 RANGES = jaxattn.Causal() | jaxattn.Ranges(np.ones((N, 2, 2), np.int32))
@@ -38,7 +38,7 @@ def tables(layers, mask, qs, cu, lens):
     def layer(q):
         one = problem(q, cu, lens, bind(mask, Layout(N, 4, T, None, table_keys=W * 16)))
         return [
-            triton._table(one, triton.Launch(Tiles(4, 16), **limits), wanted)
+            triton_items.table(one, 16, wanted, block_q=4, **limits)
             for limits, wanted in (({"least": 9}, 0), ({"most": 8}, 32))
         ]
 
