@@ -10,7 +10,7 @@ only in how many queries a block has. A target gives
   inside the span, else the span ``(lo, hi)``: what lies outside it need not be loaded, and is 0 if
   the source is ``clean`` and may be anything if not. ``flat`` says which form of the state suits
   it (see tile.init). ``tail`` is None, or a source of narrower tiles for the keys past the full
-  ones, when these are known to fit in one;
+  ones, when these are known to fit in one, and there are full ones if values are deferred;
 * an environment, :class:`Env`, for what masks and scores read.
 
 The loop keeps (m, l, acc) of :mod:`jaxattn.tile` over tiles first..last in three ranges: masked,
@@ -173,6 +173,7 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv,
     if rows.block_q == 1 or rows.rows <= FEW_ROWS:
         # Masking few rows costs less than the registers and code of more loops.
         return tile.finish(_walk(source, first, last, masked, state, source.ahead(first))[0])
+    end = last if source.tail is None else full_last
     if defer and not mask.holes:
 
         def scored(j, full, at):
@@ -180,17 +181,19 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv,
             k = source.keys(j, None if full else (span.lo, span.hi), at)
             return tile.logits(q, k, scale, alter_at(env)), None if full else kept(env)
 
-        tiles = first, full_first, full_last, last
-        return tile.finish(_deferred(state, source, scored, span, tiles, mask.ragged_left))
-    at = source.ahead(first)
-    if mask.ragged_left or source.ragged:
-        state, at = _walk(source, first, full_first, masked, state, at)
-    state, at = _walk(source, full_first, full_last, plain, state, at)
-    if source.tail is None:
-        return tile.finish(_walk(source, full_last, last, masked, state, at)[0])
-    narrow = source.tail
-    j = div(full_last * source.width, narrow.width)
-    return tile.finish(masked(j, state, narrow.ahead(j), narrow))
+        tiles = first, full_first, full_last, end
+        state = _deferred(state, source, scored, span, tiles, mask.ragged_left)
+    else:
+        at = source.ahead(first)
+        if mask.ragged_left or source.ragged:
+            state, at = _walk(source, first, full_first, masked, state, at)
+        state, at = _walk(source, full_first, full_last, plain, state, at)
+        if source.tail is None:
+            state, at = _walk(source, full_last, end, masked, state, at)
+    if source.tail is not None:
+        j = div(full_last * source.width, source.tail.width)
+        state = masked(j, state, source.tail.ahead(j), source.tail)
+    return tile.finish(state)
 
 
 def _walk(source, first, last, step, state, at):

@@ -174,8 +174,10 @@ def _kernel(*refs, tree, tiles, sizes, scale, uniform, paged, num_into):
         source = LoadPages(k_ref, v_ref, head, tiles.block_k, where, rows.seq)
     else:
         start = where[rows.seq] if uniform is None else rows.seq * uniform[1]
-        whole = uniform is not None and isinstance(mask, Full)
-        rest = uniform[1] % tiles.block_k if whole else 0
+        known = uniform is not None and isinstance(mask, Full)
+        # Deferred values need a full tile before the narrower one.
+        known = known and (uniform[1] >= tiles.block_k or not tiles.defer)
+        rest = uniform[1] % tiles.block_k if known else 0
         source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start, rest)
     env_at = functools.partial(LoadEnv, rows, key_base)
     q = load(q_ref, (rows.packed(), rows.head()), rows.real())
