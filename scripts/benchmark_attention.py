@@ -164,6 +164,10 @@ def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
     path = None if args.json in (None, "-") else Path(args.json)
     if path is not None and not path.absolute().parent.is_dir():
         raise ValueError(f"--json {args.json}: there is no such folder")
+    if path is not None and path.is_dir():
+        raise ValueError(f"--json {args.json}: is a folder, must be a file")
+    if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        raise ValueError(f"--json {args.json}: its folder cannot be written to")
     start = time.monotonic()
     options = _options(args)
     say(f"{PROG}: measuring what the device does at best")

@@ -13,7 +13,18 @@ import pytest
 
 import jaxattn
 from scripts import benchmark_attention, console
-from scripts.bench import arrays, costs, figures, measure, oracle, ours, page, results, suites
+from scripts.bench import (
+    arrays,
+    costs,
+    figures,
+    measure,
+    oracle,
+    ours,
+    page,
+    results,
+    roofline,
+    suites,
+)
 from scripts.bench.cases import parse
 from scripts.bench.peers import PEERS, presence, xla
 from scripts.bench.targets import OURS, Target, judge
@@ -360,6 +371,13 @@ def test_bad_input_is_one_line(call, argv, said):
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_a_folder_for_the_json_is_refused_before_anything_runs(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(roofline, "measure", lambda small: pytest.fail("it ran"))
+    code, out, err = call("--shapes", TINY, "--peers", "none", "--json", str(tmp_path))
+    said = f"benchmark_attention: error: --json {tmp_path}: is a folder, must be a file\n"
+    assert (code, out, err) == (2, "", said)
 
 
 def test_a_json_of_something_else_is_no_report(call, tmp_path):
