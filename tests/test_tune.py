@@ -375,29 +375,3 @@ def test_the_cases_can_be_listed(capsys):
     wanted = [n for n in tune_cases.NAMES if n.startswith("decode:") and ",D256," in n]
     assert lines == wanted
     assert len(wanted) == 3
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"\xff\xfe", "not a file of tuned tiles"),
-        (b'{"format": %d, "cases": {}}', "device is None"),
-        (
-            b'{"format": %d, "device": "x", "cases": {"a": {"best": null, "versions": {}, '
-            b'"date": "", "times": null, "failures": {}, "finished": true}}}',
-            "case 'a': times must be an object",
-        ),
-        (
-            b'{"format": %d, "device": "x", "cases": {"a": {"best": null, "versions": {}, '
-            b'"times": {}, "failures": {}, "finished": true}}}',
-            "case 'a' has no date",
-        ),
-    ],
-)
-def test_a_damaged_file_is_named_and_kept(tmp_path, content, reason):
-    content = content.replace(b"%d", str(tuning.FORMAT).encode())
-    path = tmp_path / "damaged.json"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"damaged.json: .*{reason}"):
-        tune_record.Record(path, tune_record.device_of(path))
-    assert path.read_bytes() == content
