@@ -119,7 +119,11 @@ def test_shapes_are_read_as_they_are_written(text):
         ("decode:S8,H1,D12", "head_dim=12"),
         ("decode:S8,H1,D8,P3", "page_size=3"),
         ("decode:S8,T9,H1,D8", "9 queries over 8 keys"),
-        ("decode:B0,S8,H1,D8", "B must be at least 1"),
+        ("decode:B0,S8,H1,D8", "B must be from 1 to 65536"),
+        ("decode:B99999999999,S8,H1,D8", "B must be from 1 to 65536"),
+        ("mixed:L0*1/8,H1,D8,P1", "at least 1 sequence"),
+        ("mixed:L65537*1/8,H1,D8,P1", "at most 65536 sequences"),
+        ("decode:B2,S1073741824,H1,D8", "2147483648 keys in all"),
         ("full:S8,H1,D8,W2", "window=2"),
         ("mixed:L1/8+2/9,H1,D8", "need pages"),
         ("mixed:L1/8+2,H1,D8,P1", "'2' must be such as"),
@@ -360,6 +364,7 @@ def test_list_names_cases_and_targets(call):
         (["vits"], "suite 'vits'"),
         (["vit", "--only", "nothing"], "--only nothing matches no case"),
         (["vit", "--peers", "xla,flash"], "--peers 'flash'"),
+        (["vit", "--list", "--peers", "flash"], "--peers 'flash'"),
         (["vit", "--rounds", "0"], "--rounds must be at least 1"),
         (["vit", "--json", "no/such/folder/x.json"], "no such folder"),
         (["vit", "--report", "x.json"], "--report runs nothing"),
@@ -447,3 +452,12 @@ def test_what_a_target_measures(target, got):
 def test_a_missing_module_is_named():
     assert presence.missing("json") is None
     assert "no_such_module cannot be imported" in presence.missing("json", "no_such_module")
+
+
+@pytest.mark.parametrize("missing", sorted(results.KEYS))
+def test_a_report_that_lacks_something_is_refused(call, tmp_path, missing):
+    document = {"schema": results.SCHEMA} | dict.fromkeys(results.KEYS - {missing})
+    path = tmp_path / "cut.json"
+    path.write_text(json.dumps(document))
+    said = f"benchmark_attention: error: {path}: no {missing} in this benchmark's JSON\n"
+    assert call("--report", str(path)) == (2, "", said)
