@@ -13,6 +13,7 @@ from jaxattn.schedule import Schedule, item_bound, schedule, uniform_item
 __all__ = ["COMPILERS", "Packed", "Paged", "Problem", "Tiles"]
 
 COMPILERS = ("xla", "triton")  # of GPU kernels: the Triton inside XLA, and the official package
+MOST = 1 << 20  # any number in Tiles: its products with a group stay in an int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +40,9 @@ class Tiles:
             n = getattr(self, name)
             if n is None and name not in ("block_q", "block_k"):
                 continue
-            if not isinstance(n, int) or isinstance(n, bool) or n < lowest:
-                raise ValueError(f"Tiles {name}={n!r}: must be a whole number from {lowest}")
+            if not isinstance(n, int) or isinstance(n, bool) or not lowest <= n <= MOST:
+                rule = f"must be a whole number from {lowest} to {MOST}"
+                raise ValueError(f"Tiles {name}={n!r}: {rule}")
         if self.defer not in (None, True, False):
             raise ValueError(f"Tiles defer={self.defer!r}: must be True or False")
         if self.compiler not in (None, *COMPILERS):

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 FORMAT = 1  # of the files
+DTYPES = ("bfloat16", "float16", "float32")
 FAR = math.log2(4)  # an entry of sizes further off than this factor says nothing
 
 
@@ -119,10 +120,10 @@ def slug(chip: str) -> str:
 @functools.cache
 def _tuned(name: str) -> tuple[Entry, ...]:
     file = resources.files("jaxattn") / "tuned" / f"{name}.json"
-    return read(file.read_text(), f"tuned/{name}.json") if file.is_file() else ()
+    return read(file.read_bytes(), f"tuned/{name}.json") if file.is_file() else ()
 
 
-def read(text: str, name: str) -> tuple[Entry, ...]:
+def read(text: str | bytes, name: str) -> tuple[Entry, ...]:
     """The entries of a file that ``scripts.tune`` wrote.
 
     Raises:
@@ -134,13 +135,26 @@ def read(text: str, name: str) -> tuple[Entry, ...]:
             raise ValueError(f"format is {data['format']!r}: must be {FORMAT}")
         cases = data["cases"].values()
         return tuple(_entry(case) for case in cases if case["best"] is not None)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{name}: not a file of tuned tiles: {reason}") from error
 
 
 def _entry(case: dict[str, Any]) -> Entry:
-    return Entry(Shape(**case["shape"]), parse(case["best"]))
+    shape = Shape(**case["shape"])
+    for field in dataclasses.fields(shape):
+        value = getattr(shape, field.name)
+        if field.name == "page_size" and value is None:
+            continue
+        if field.name == "dtype":
+            right = value in DTYPES
+        elif field.name in ("few", "masked", "pair_operands"):
+            right = isinstance(value, bool)
+        else:
+            right = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        if not right:
+            raise ValueError(f"shape has {field.name} {value!r}")
+    return Entry(shape, parse(case["best"]))
 
 
 def spell(tiles: Tiles) -> str:

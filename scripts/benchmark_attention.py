@@ -104,6 +104,7 @@ def _check(args: argparse.Namespace) -> None:
         number = getattr(args, name)
         if number is not None and number < 1:
             raise ValueError(f"--{name} must be at least 1, got {number}")
+    _peer_names(args.peers)
     if args.report and (args.suites or args.shapes or args.list or args.json):
         raise ValueError("--report runs nothing: it goes with --plot only")
     if not (args.report or args.suites or args.shapes or args.list):
@@ -164,6 +165,10 @@ def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
     path = None if args.json in (None, "-") else Path(args.json)
     if path is not None and not path.absolute().parent.is_dir():
         raise ValueError(f"--json {args.json}: there is no such folder")
+    if path is not None and path.is_dir():
+        raise ValueError(f"--json {args.json}: is a folder, must be a file")
+    if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        raise ValueError(f"--json {args.json}: its folder cannot be written to")
     start = time.monotonic()
     options = _options(args)
     say(f"{PROG}: measuring what the device does at best")
@@ -200,12 +205,18 @@ def _options(args: argparse.Namespace):
     )
 
 
-def _peers(text: str) -> tuple[str, ...]:
-    """The names of the peers asked for that can be used here; stderr gets the reason for others."""
-    names = {"all": PEER_NAMES, "none": ()}.get(text, tuple(text.split(",")))
+def _peer_names(text: str) -> tuple[str, ...]:
+    """The names that --peers has; ValueError for one that is no peer's."""
+    names = {"all": PEER_NAMES, "none": ()}.get(text, tuple(dict.fromkeys(text.split(","))))
     for name in names:
         if name not in PEER_NAMES:
             raise ValueError(f"--peers {name!r}: must be all, none or of {', '.join(PEER_NAMES)}")
+    return names
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    """The names of the peers asked for that can be used here; stderr gets the reason for others."""
+    names = _peer_names(text)
     if not names:
         return ()
     from scripts.bench.peers import PEERS

@@ -32,15 +32,18 @@ class Record:
         self._data = {"format": FORMAT, "device": device, "cases": {}}
         if not path.exists():
             return
-        text = path.read_text()
+        text = path.read_bytes()
         read(text, str(path))
         data = json.loads(text)
         if data.get("device") != device:
             raise ValueError(f"{path}: is of {data.get('device')!r}, this device is {device!r}")
         for name, case in data["cases"].items():
-            missing = {"versions", "times", "failures", "finished"} - case.keys()
+            missing = {"versions", "date", "times", "failures", "finished"} - case.keys()
             if missing:
                 raise ValueError(f"{path}: case {name!r} has no {', '.join(sorted(missing))}")
+            for key in ("versions", "times", "failures"):
+                if not isinstance(case[key], dict):
+                    raise ValueError(f"{path}: case {name!r}: {key} must be an object")
         self._data = data
 
     def names(self) -> list[str]:
@@ -80,9 +83,12 @@ class Record:
 
 def device_of(path: Path) -> str:
     """The device that the file is of; a ValueError if it is no such file."""
-    text = path.read_text()
+    text = path.read_bytes()
     read(text, str(path))
-    return json.loads(text)["device"]
+    device = json.loads(text).get("device")
+    if not isinstance(device, str):
+        raise ValueError(f"{path}: not a file of tuned tiles: device is {device!r}")
+    return device
 
 
 class CaseRecord:

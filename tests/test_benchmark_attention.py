@@ -13,7 +13,18 @@ import pytest
 
 import jaxattn
 from scripts import benchmark_attention, console
-from scripts.bench import arrays, costs, figures, measure, oracle, ours, page, results, suites
+from scripts.bench import (
+    arrays,
+    costs,
+    figures,
+    measure,
+    oracle,
+    ours,
+    page,
+    results,
+    roofline,
+    suites,
+)
 from scripts.bench.cases import parse
 from scripts.bench.peers import PEERS, presence, xla
 from scripts.bench.targets import OURS, Target, judge
@@ -108,7 +119,11 @@ def test_shapes_are_read_as_they_are_written(text):
         ("decode:S8,H1,D12", "head_dim=12"),
         ("decode:S8,H1,D8,P3", "page_size=3"),
         ("decode:S8,T9,H1,D8", "9 queries over 8 keys"),
-        ("decode:B0,S8,H1,D8", "B must be at least 1"),
+        ("decode:B0,S8,H1,D8", "B must be from 1 to 65536"),
+        ("decode:B99999999999,S8,H1,D8", "B must be from 1 to 65536"),
+        ("mixed:L0*1/8,H1,D8,P1", "at least 1 sequence"),
+        ("mixed:L65537*1/8,H1,D8,P1", "at most 65536 sequences"),
+        ("decode:B2,S1073741824,H1,D8", "2147483648 keys in all"),
         ("full:S8,H1,D8,W2", "window=2"),
         ("mixed:L1/8+2/9,H1,D8", "need pages"),
         ("mixed:L1/8+2,H1,D8,P1", "'2' must be such as"),
@@ -349,6 +364,7 @@ def test_list_names_cases_and_targets(call):
         (["vits"], "suite 'vits'"),
         (["vit", "--only", "nothing"], "--only nothing matches no case"),
         (["vit", "--peers", "xla,flash"], "--peers 'flash'"),
+        (["vit", "--list", "--peers", "flash"], "--peers 'flash'"),
         (["vit", "--rounds", "0"], "--rounds must be at least 1"),
         (["vit", "--json", "no/such/folder/x.json"], "no such folder"),
         (["vit", "--report", "x.json"], "--report runs nothing"),
@@ -360,6 +376,13 @@ def test_bad_input_is_one_line(call, argv, said):
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_a_folder_for_the_json_is_refused_before_anything_runs(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(roofline, "measure", lambda small: pytest.fail("it ran"))
+    code, out, err = call("--shapes", TINY, "--peers", "none", "--json", str(tmp_path))
+    said = f"benchmark_attention: error: --json {tmp_path}: is a folder, must be a file\n"
+    assert (code, out, err) == (2, "", said)
 
 
 def test_a_json_of_something_else_is_no_report(call, tmp_path):
@@ -429,3 +452,12 @@ def test_what_a_target_measures(target, got):
 def test_a_missing_module_is_named():
     assert presence.missing("json") is None
     assert "no_such_module cannot be imported" in presence.missing("json", "no_such_module")
+
+
+@pytest.mark.parametrize("missing", sorted(results.KEYS))
+def test_a_report_that_lacks_something_is_refused(call, tmp_path, missing):
+    document = {"schema": results.SCHEMA} | dict.fromkeys(results.KEYS - {missing})
+    path = tmp_path / "cut.json"
+    path.write_text(json.dumps(document))
+    said = f"benchmark_attention: error: {path}: no {missing} in this benchmark's JSON\n"
+    assert call("--report", str(path)) == (2, "", said)

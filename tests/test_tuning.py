@@ -249,6 +249,11 @@ def test_an_entry_that_does_not_fit_is_not_taken(package):
         (lambda text: text.replace("1x64 w4", "1/64 w4"), "must be like"),
         (lambda text: text.replace("1x64 w4", "1x63 w4"), "must be a power of two"),
         (lambda text: text.replace('"group"', '"groups"'), "groups"),
+        (lambda text: text.replace('"group": 4', '"group": 0'), "shape has group 0"),
+        (lambda text: text.replace('"kv_heads": 8', '"kv_heads": "8"'), "shape has kv_heads '8'"),
+        (lambda text: text.replace("bfloat16", "bf16"), "shape has dtype 'bf16'"),
+        (lambda text: text.replace('"few": true', '"few": 1'), "shape has few 1"),
+        (lambda text: "[" * 100_000, "recursion"),
     ],
 )
 def test_a_damaged_file_is_named(package, damage, reason):

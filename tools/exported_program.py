@@ -6,7 +6,6 @@
 `run` compares with the reference and exits with 1 when they differ. Both want `flatbuffers`.
 """
 
-import argparse
 import functools
 import sys
 from pathlib import Path
@@ -19,7 +18,9 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_me
 
 import jaxattn
 from jaxattn.triton_compiler import EXPORT_CHECKS
+from scripts import console
 
+PROG = "exported_program"
 SEQS, WIDTH, PAGE, HEADS, KV_HEADS, DIM = 8, 128, 16, 32, 8, 128
 TOLERANCE = 1.6e-2  # of a row's norm: the rounding of bf16
 
@@ -50,7 +51,12 @@ def write(path: Path, kind: str) -> None:
 
 def run(path: Path) -> bool:
     """Whether the program in the file agrees with the reference."""
-    program = jax.jit(export.deserialize(bytearray(path.read_bytes())).call)
+    data = bytearray(path.read_bytes())
+    try:
+        exported = export.deserialize(data)
+    except Exception as error:  # of flatbuffers, struct or MLIR: whatever the bytes lead to
+        raise ValueError(f"{path}: cannot be read as an exported program: {error}") from error
+    program = jax.jit(exported.call)
     args = arguments()
     out, lse = (np.asarray(x, np.float32) for x in program(*args))
     brought = sorted({"triton", "jax_triton"} & set(sys.modules))
@@ -65,7 +71,7 @@ def run(path: Path) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = console.Parser(prog=PROG, description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     writing = commands.add_parser("write", help="compile here and write the program to a file")
     running = commands.add_parser("run", help="run the program in a file and check what it says")
@@ -80,4 +86,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    console.run(PROG, main)

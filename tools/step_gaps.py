@@ -8,7 +8,6 @@ the GPU's streams. One JSON line on stdout.
     python -m tools.step_gaps --batch 64 --context 2048
 """
 
-import argparse
 import datetime
 import functools
 import json
@@ -22,21 +21,25 @@ import jax.numpy as jnp
 from jaxattn import Batch, PagedKV
 from models import llama
 from models.config import Config
+from scripts import console
 
+PROG = "step_gaps"
 STEPS = 20  # traced, after as many that warm up
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = console.Parser(prog=PROG, description=__doc__)
     sizes = {"layers": 32, "hidden": 4096, "mlp": 14336, "heads": 32, "kv-heads": 8}
     sizes |= {"head-dim": 128, "vocabulary": 128256, "batch": 1, "context": 2048, "page-size": 16}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N")
+    args = parser.parse_args()
+    for name in sizes:
+        if (number := getattr(args, name.replace("-", "_"))) < 1:
+            parser.error(f"--{name}={number}: must be at least 1")
     if jax.default_backend() != "gpu":
         parser.error(f"JAX runs on {jax.default_backend()!r}: the trace of a GPU is needed")
-    return parser.parse_args()
+    return args
 
 
 def decode(step, params, batch, caches):
@@ -115,7 +118,7 @@ def summary(events):
     }
 
 
-def main():
+def main() -> int:
     args = arguments()
     config = Config(
         family="llama",
@@ -136,7 +139,8 @@ def main():
     about = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
     about["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
     print(json.dumps(about | vars(args) | found))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    console.run(PROG, main)

@@ -16,6 +16,8 @@ KIND:FIELD,FIELD,... with KIND full (no mask), prefill, decode or mixed (causal)
   D128      head dim
   P16       page size; without it keys and values are contiguous
   W1024     sliding window: a query sees the last 1024 keys up to its own"""
+MOST_SEQS = 1 << 16
+MOST_KEYS = (1 << 31) - 1  # an int32 counts them
 FEWEST_SMALL, SMALLER = 24, 64
 MOST_SMALL_SEQS = (2, 3)  # of a miniature: so many first and last ones
 
@@ -42,6 +44,8 @@ class Case:
     peers: bool = True
 
     def __post_init__(self):
+        if not self.q_lens:
+            raise ValueError("there must be at least 1 sequence")
         least = {"heads": 1, "kv_heads": 1, "head_dim": 8}
         for name, lowest in least.items():
             if getattr(self, name) < lowest:
@@ -52,6 +56,8 @@ class Case:
             raise ValueError(f"head_dim={self.head_dim}: must be a multiple of 8 from 8 to 256")
         if self.page_size not in (None, *(2**i for i in range(9))):
             raise ValueError(f"page_size={self.page_size}: must be a power of two up to 256")
+        if sum(self.k_lens) > MOST_KEYS:
+            raise ValueError(f"{sum(self.k_lens)} keys in all: must be at most {MOST_KEYS}")
         for q, k in zip(self.q_lens, self.k_lens, strict=True):
             if not 1 <= q <= k:
                 raise ValueError(f"{q} queries over {k} keys: must be at least 1, and no more")
@@ -172,8 +178,8 @@ def _lengths(kind: str, fields: dict[str, str]) -> tuple[tuple[int, ...], tuple[
     if "S" not in fields:
         raise ValueError("S (or L) is missing")
     batch, keys = int(fields.get("B", 1)), int(fields["S"])
-    if batch < 1:
-        raise ValueError("B must be at least 1")
+    if not 1 <= batch <= MOST_SEQS:
+        raise ValueError(f"B must be from 1 to {MOST_SEQS}")
     queries = int(fields.get("T", 1 if kind == "decode" else keys))
     return (queries,) * batch, (keys,) * batch
 
@@ -183,4 +189,6 @@ def _run(run: str) -> list[tuple[int, int]]:
     if match is None:
         raise ValueError(f"{run!r} must be such as 1/500 or 64*1/500 (queries/keys)")
     count, queries, keys = match.groups()
+    if int(count or 1) > MOST_SEQS:
+        raise ValueError(f"{run!r}: must be at most {MOST_SEQS} sequences")
     return [(int(queries), int(keys))] * int(count or 1)

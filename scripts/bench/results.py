@@ -25,6 +25,7 @@ from typing import Any
 from scripts.bench.targets import Target, judge
 
 SCHEMA = 1
+KEYS = {"date", "device", "versions", "commit", "small", "compiler", "roofline", "suites", "cases"}
 PACKAGES = (
     "jax",
     "jaxlib",
@@ -92,6 +93,8 @@ def read(path: Path) -> dict:
         raise ValueError(f"{path}: no JSON: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"{path}: must be a benchmark's JSON with schema {SCHEMA}")
+    if missing := KEYS - document.keys():
+        raise ValueError(f"{path}: no {', '.join(sorted(missing))} in this benchmark's JSON")
     return document
 
 
