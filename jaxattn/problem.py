@@ -43,13 +43,15 @@ class Tiles:
             if not isinstance(n, int) or isinstance(n, bool) or not lowest <= n <= MOST:
                 rule = f"must be a whole number from {lowest} to {MOST}"
                 raise ValueError(f"Tiles {name}={n!r}: {rule}")
-        if self.defer not in (None, True, False):
+        if not (self.defer is None or isinstance(self.defer, bool)):
             raise ValueError(f"Tiles defer={self.defer!r}: must be True or False")
         if self.compiler not in (None, *COMPILERS):
             names = " or ".join(COMPILERS)
             raise ValueError(f"Tiles compiler={self.compiler!r}: must be {names}")
-        if self.block_k & (self.block_k - 1):
-            raise ValueError(f"Tiles block_k={self.block_k}: must be a power of two")
+        for name in ("block_k", "num_warps"):
+            n = getattr(self, name) or 1
+            if n & (n - 1):
+                raise ValueError(f"Tiles {name}={n}: must be a power of two")
 
 
 @jax.tree_util.register_dataclass

@@ -140,7 +140,13 @@ def output(args: argparse.Namespace, device: str) -> Path:
     from jaxattn.tuning import slug
 
     if args.output is not None:
-        return Path(args.output)
+        path = Path(args.output)
+        if path.is_dir():
+            raise ValueError(f"--output {path}: is a folder, must be a file")
+        path.absolute().parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.absolute().parent, os.W_OK):
+            raise ValueError(f"--output {path}: its folder cannot be written to")
+        return path
     return Path(str(resources.files("jaxattn"))) / "tuned" / f"{slug(device)}.json"
 
 

@@ -50,6 +50,8 @@ REFUSED = {
     "softcap text": (lambda: jaxattn.Softcap("x"), "cap='x'"),
     "tiles pair": (lambda: attention(Q, K, K, tiles=(16, 64)), "tiles="),
     "tiles float": (lambda: Tiles(2.0, 64), "block_q=2.0"),
+    "tiles 3 warps": (lambda: Tiles(8, 64, num_warps=3), "num_warps=3: must be a power of two"),
+    "tiles defer 1": (lambda: Tiles(8, 64, defer=1), "defer=1: must be True or False"),
     "tiles bool": (lambda: Tiles(8, 64, num_warps=True), "num_warps=True.*whole number from 1"),
     "tiles stages": (lambda: Tiles(8, 64, 4, 0), "num_stages=0.*whole number from 1"),
     "tiles programs": (lambda: Tiles(8, 64, programs=-1), "programs=-1.*whole number from 0"),

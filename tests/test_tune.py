@@ -48,6 +48,16 @@ def run(tmp_path, capsys):
     return run
 
 
+def test_an_output_that_cannot_be_is_refused_before_anything_is_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tune, "tune", lambda *_: pytest.fail("something was timed"))
+    fixed = ["--small", "--implementation", "xla", "--output"]
+    with pytest.raises(ValueError, match=f"--output {tmp_path}: is a folder"):
+        tune.main([*fixed, str(tmp_path)])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        tune.main([*fixed, str(tmp_path / "file" / "tuned.json")])
+
+
 @pytest.mark.parametrize("name", tune_cases.NAMES + tune_cases.SMALL_NAMES)
 def test_a_case_is_its_name_and_has_candidates(name):
     case = tune_cases.parse(name)
