@@ -20,10 +20,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 from jax import export
-from jax._src.lib import triton as jaxlib_triton
 from jax._src.pallas import core as pallas_core
 from jax._src.pallas.triton import gpu_info
-from jax._src.pallas.triton.pallas_call_registration import pallas_call_lowering
 from jax.experimental.pallas import triton as plt
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
@@ -53,6 +51,9 @@ def compiler_params(compiler: str, num_warps: int, num_stages: int) -> plt.Compi
 
 def _lower(ctx, *operands, compiler_params, input_output_aliases, metadata, **params):
     """Pallas' own lowering, its custom call replaced by one that holds the compiled kernel."""
+    # Only here: a jaxlib for a system without GPUs may have no Triton dialect to import.
+    from jax._src.pallas.triton.pallas_call_registration import pallas_call_lowering
+
     jaxlib_call = _kernel_calls()
     results = pallas_call_lowering(
         ctx,
@@ -111,8 +112,10 @@ def _promising(source: str, alignments) -> str:
 
 def ir_text(bytecode: bytes) -> str:
     """A kernel's IR as text: Triton reads other versions' text, but not their bytecode."""
+    from jax._src.lib import triton
+
     context = mlir.make_ir_context()
-    jaxlib_triton.dialect.register_dialect(context)
+    triton.dialect.register_dialect(context)
     with context:
         return ir.Module.parse(bytecode).operation.get_asm()
 
