@@ -82,14 +82,19 @@ def _launches(problem: Problem, tiles: Tiles | None) -> tuple[Launch, ...]:
 def default_tiles(problem: Problem, few: bool, queries: int) -> Tiles:
     """The tiles of a launch for sequences of about ``queries`` queries, few or many."""
     chosen = tuning.tiles(tuning.Shape.of(problem, few, queries), tuning.chip())
-    if not usable():
+    if not _has_official():
         chosen = dataclasses.replace(chosen, compiler="xla")
     return chosen
 
 
 def _compiler(asked: str | None, tiles: Tiles) -> str:
     """The call's, the tiles', or the official one where it is installed."""
-    return asked or tiles.compiler or ("triton" if usable() else "xla")
+    return asked or tiles.compiler or ("triton" if _has_official() else "xla")
+
+
+def _has_official() -> bool:
+    # A program for a CPU is traced for GPUs too, and should not load a compiler for them.
+    return tuning.chip() is not None and usable()
 
 
 def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: str):
