@@ -24,16 +24,15 @@ from jaxattn.problem import Packed, Problem, Tiles
 from jaxattn.triton_compiler import compiler_params, usable
 from jaxattn.triton_merge import merge
 from jaxattn.triton_sources import (
-    MIN_DOT,
     LoadEnv,
     LoadPages,
     LoadSlices,
     columns,
     load,
-    pow2,
     store,
+    whole,
 )
-from jaxattn.tuning_shape import MOST_FEW
+from jaxattn.tuning_shape import MIN_SIDE, MOST_FEW, side
 
 __all__ = ["default_tiles", "reason_not", "run"]
 
@@ -41,8 +40,8 @@ __all__ = ["default_tiles", "reason_not", "run"]
 def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
     """Why this target cannot do the problem, or None."""
     del problem
-    if tiles is not None and tiles.block_k < MIN_DOT:
-        return f"tiles.block_k={tiles.block_k}: Triton needs at least {MIN_DOT}"
+    if tiles is not None and tiles.block_k < MIN_SIDE:
+        return f"tiles.block_k={tiles.block_k}: Triton needs at least {MIN_SIDE}"
     return None
 
 
@@ -74,7 +73,7 @@ def _launches(problem: Problem, tiles: Tiles | None) -> tuple[Launch, ...]:
         return (Launch(default_tiles(problem, queries <= MOST_FEW, queries)),)
     few = default_tiles(problem, True, queries if queries <= MOST_FEW else 1)
     # Rows that a tile is padded to anyway may as well be of a sequence's next queries.
-    few = dataclasses.replace(few, block_q=max(few.block_q, MIN_DOT // problem.group))
+    few = dataclasses.replace(few, block_q=max(few.block_q, MIN_SIDE // problem.group))
     many = default_tiles(problem, False, max(queries, MOST_FEW + 1))
     return Launch(many, least=MOST_FEW + 1), Launch(few, most=MOST_FEW)
 
@@ -106,7 +105,7 @@ def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: s
         jax.ShapeDtypeStruct((num_tokens, heads, dv), problem.q.dtype),
         jax.ShapeDtypeStruct((num_tokens, heads), jnp.float32),
     )
-    rows = max(pow2(tiles.block_q * problem.group), MIN_DOT)
+    rows = side(tiles.block_q * problem.group)
     items = problem.num_items(tiles.block_q, launch.least, launch.most)
     if items == 0:
         return into
@@ -140,8 +139,8 @@ def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: s
     results = pl.pallas_call(
         kernel,
         grid=(items * kv_heads,),  # one axis: CUDA's others end at 65535
-        in_specs=[_whole(x) for x in operands],
-        out_specs=[_whole(x) for x in shapes],
+        in_specs=[whole(x) for x in operands],
+        out_specs=[whole(x) for x in shapes],
         out_shape=shapes,
         input_output_aliases={first + i: i for i in range(len(into or ()))},
         compiler_params=compiler_params(
@@ -152,13 +151,9 @@ def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: s
     )(*operands)
     if not cut:
         return tuple(results)
-    whole, parts = results[:2], results[2:]
+    written, parts = results[:2], results[2:]
     sizes = {"rows": tiles.block_q * problem.group, "group": problem.group, "most": wanted}
-    return merge(merges, parts, whole, **sizes, interpret=interpret, compiler=compiler)
-
-
-def _whole(x):
-    return pl.BlockSpec(x.shape, lambda *_: (0,) * len(x.shape))
+    return merge(merges, parts, written, **sizes, interpret=interpret, compiler=compiler)
 
 
 def _kernel(*refs, tree, tiles, sizes, scale, uniform, paged, num_into):

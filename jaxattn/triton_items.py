@@ -6,7 +6,7 @@ from jaxattn.kernel import Env, Rows
 from jaxattn.parts import split
 from jaxattn.problem import Problem
 from jaxattn.schedule import uniform_item
-from jaxattn.triton_sources import pow2
+from jaxattn.tuning_shape import pow2
 
 __all__ = ["COLUMNS", "read", "table"]
 
@@ -59,18 +59,7 @@ def _columns(item, names):
 
 def _span(problem: Problem, item):
     """The keys ``lo <= key < hi`` of each item, by the mask, for all items at once."""
-    rows = Rows(
-        block_q=1,
-        rows=1,
-        group=1,
-        kv_head=0,
-        seq=item["seq"],
-        start=item["start"],
-        count=item["count"],
-        packed_start=item["packed"],
-        q_len=item["q_len"],
-        kv_len=item["kv_len"],
-    )
+    rows = _rows(item, block_q=1, rows=1, group=1, kv_head=0)
     position = rows.position()
     span = problem.mask.span(position, position + rows.count, Env(rows)).clip(0, rows.kv_len)
     spread = lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.int32), rows.seq.shape)  # noqa: E731
@@ -90,14 +79,10 @@ def read(item, table, uniform, sizes, cut):
         return Rows(seq=seq, start=start, count=count, **lens, **sizes), None
     entry = {name: table[item, i] for i, name in enumerate(COLUMNS)}
     part = {"keys": (entry["lo"], entry["hi"]), "first": entry["first"] > 0} if cut else {}
-    rows = Rows(
-        seq=entry["seq"],
-        start=entry["start"],
-        count=entry["count"],
-        packed_start=entry["packed"],
-        q_len=entry["q_len"],
-        kv_len=entry["kv_len"],
-        **part,
-        **sizes,
-    )
-    return rows, entry["slot"]
+    return _rows(entry, **part, **sizes), entry["slot"]
+
+
+def _rows(entry, **more):
+    """The Rows of entries of the table, which may be of all items at once."""
+    fields = {name: entry[name] for name in ("seq", "start", "count", "q_len", "kv_len")}
+    return Rows(packed_start=entry["packed"], **fields, **more)

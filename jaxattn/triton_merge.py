@@ -11,7 +11,8 @@ from jax.experimental.pallas import triton as plt
 from jaxattn import tile
 from jaxattn.integers import arange, div, rem
 from jaxattn.triton_compiler import compiler_params
-from jaxattn.triton_sources import columns, load, pow2, store
+from jaxattn.triton_sources import columns, load, store, whole
+from jaxattn.tuning_shape import pow2
 
 __all__ = ["merge"]
 
@@ -37,8 +38,8 @@ def merge(table, parts, into, *, rows: int, group: int, most: int, interpret: bo
     call = pl.pallas_call(
         functools.partial(_kernel, rows=rows, group=group, together=together),
         grid=(table.shape[0] * kv_heads * rows,),
-        in_specs=[_whole(x) for x in operands],
-        out_specs=[_whole(out), _whole(lse)],
+        in_specs=[whole(x) for x in operands],
+        out_specs=[whole(out), whole(lse)],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in into],
         input_output_aliases={3: 0, 4: 1},
         compiler_params=compiler_params(compiler, num_warps=max(1, together // 8), num_stages=1),
@@ -70,7 +71,3 @@ def _kernel(table, part_out, part_lse, _, __, out_ref, lse_ref, *, rows, group, 
         place = (packed + query, head * group + rem(row, group))
         store(out_ref, place, jax.tree.map(lambda x: x[None], out), True)
         plt.store(lse_ref.at[place], lse)
-
-
-def _whole(x):
-    return pl.BlockSpec(x.shape, lambda *_: (0,) * len(x.shape))

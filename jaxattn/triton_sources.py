@@ -6,28 +6,29 @@ power-of-two widths where that wastes less than one, and is padded by zeros wher
 
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from jaxattn.integers import arange, div, rem
 from jaxattn.kernel import Env
+from jaxattn.tuning_shape import MIN_SIDE, side
 
-__all__ = ["MIN_DOT", "LoadEnv", "LoadPages", "LoadSlices", "columns", "load", "pow2", "store"]
+__all__ = ["LoadEnv", "LoadPages", "LoadSlices", "columns", "load", "store", "whole"]
 
-MIN_DOT = 16  # Triton's smallest side of a product
 MOST_SCALARS = 8  # pages of a tile that are looked up one by one
 
 
-def pow2(n: int) -> int:
-    """The smallest power of two that is at least n."""
-    return 1 << max(n - 1, 0).bit_length()
+def whole(x):
+    """The BlockSpec by which every program has all of an array."""
+    return pl.BlockSpec(x.shape, lambda *_: (0,) * len(x.shape))
 
 
 def columns(d: int):
     """The width of the columns of a head dim, a number or a tuple: 128: 128; 72: (64, 16)."""
-    whole = max(pow2(d), MIN_DOT)
-    first = whole // 2
-    rest = max(pow2(d - first), MIN_DOT)
-    return (first, rest) if first >= MIN_DOT and first + rest < whole else whole
+    padded = side(d)
+    first = padded // 2
+    rest = side(d - first)
+    return (first, rest) if first >= MIN_SIDE and first + rest < padded else padded
 
 
 def load(ref, place, ok=None):
@@ -129,7 +130,7 @@ class LoadSlices(_Loaded):
     def __init__(self, k_ref, v_ref, head, width, start, rest=0):
         super().__init__(k_ref, v_ref, head, width)
         self.start = start
-        narrow = max(pow2(rest), MIN_DOT)
+        narrow = side(rest)
         if rest and narrow < width:
             self.tail = LoadSlices(k_ref, v_ref, head, narrow, start)
 
