@@ -7,6 +7,7 @@ from jaxattn.masks import Causal, ChunkedLocal, Dense, Full, Ranges, Segments, W
 from jaxattn.paging import PagedKV
 from jaxattn.problem import Tiles
 from jaxattn.scores import Alibi, Bias, Softcap
+from jaxattn.sharded import mesh_axes
 
 __all__ = [
     "Alibi",
@@ -25,6 +26,7 @@ __all__ = [
     "attention",
     "interpret",
     "merge_states",
+    "mesh_axes",
     "paged_attention",
     "varlen_attention",
 ]

@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxattn import interpreting, mosaic, reference, tile, triton, xla
+from jaxattn import interpreting, mosaic, reference, sharded, tile, triton, xla
 from jaxattn.masks import Causal, Full, Mask
 from jaxattn.operands import Layout, PerHead, bind
 from jaxattn.paging import DTYPES, PagedKV
 from jaxattn.problem import COMPILERS, Packed, Paged, Problem, Tiles
 from jaxattn.refusal import refuse
 from jaxattn.scores import Score
+from jaxattn.sharded import Arg
 
 __all__ = ["attention", "merge_states", "paged_attention", "varlen_attention"]
 
@@ -74,11 +75,15 @@ def attention(
     s = k.shape[1]
     if k.shape[0] != b or v.shape[:3] != k.shape[:3]:
         raise ValueError(f"k {k.shape} and v {v.shape} must be [B, S, K, ...] with q's B = {b}")
+    layout = Layout(b, h, t, s, batch=b)
+    args = (Arg("q", q, "BTHD"), Arg("k", k, "BSKD"), Arg("v", v, "BSKD"))
+    split = _split(attention, args, options, layout, return_lse)
+    if split is not None:
+        return split
     if implementation == "reference":
         return reference.attention(
             q, k, v, mask=mask, score=score, scale=scale, sinks=sinks, return_lse=return_lse
         )
-    layout = Layout(b, h, t, s, batch=b)
     starts = jnp.arange(b, dtype=jnp.int32) * s
     out, lse = _solve(
         q.reshape(b * t, h, d),
@@ -134,12 +139,17 @@ def varlen_attention(
         )
     if v.shape[:2] != k.shape[:2]:
         raise ValueError(f"v has shape {v.shape}: it must begin as k's {k.shape[:2]}")
+    layout = Layout(cu_q_lens.shape[0] - 1, q.shape[1], q.shape[0], k.shape[0])
+    lengths = Arg("cu_q_lens", cu_q_lens, "N"), Arg("cu_k_lens", cu_k_lens, "N")
+    args = (Arg("q", q, "THD"), Arg("k", k, "SKD"), Arg("v", v, "SKD"), *lengths)
+    split = _split(varlen_attention, args, options, layout, return_lse)
+    if split is not None:
+        return split
     if implementation == "reference":
         return reference.varlen_attention(
             q, k, v, cu_q_lens, cu_k_lens,
             mask=mask, score=score, scale=scale, sinks=sinks, return_lse=return_lse,
         )  # fmt: skip
-    layout = Layout(cu_q_lens.shape[0] - 1, q.shape[1], q.shape[0], k.shape[0])
     starts = cu_k_lens[:-1]
     out, lse = _solve(
         q,
@@ -202,13 +212,19 @@ def paged_attention(
             f"seq_lens is [N] with N = {n}: block_tables {tables.shape} must be [N, W] and "
             f"cu_q_lens {cu_q_lens.shape} [N + 1]"
         )
+    width = tables.shape[1] * cache.page_size
+    layout = Layout(n, q.shape[1], q.shape[0], None, table_keys=width)
+    lengths = Arg("seq_lens", seq_lens, "N"), Arg("cu_q_lens", cu_q_lens, "N")
+    where = Arg("cache", cache, "PK"), Arg("block_tables", tables, "NW")
+    args = (Arg("q", q, "THD"), *where, *lengths)
+    split = _split(paged_attention, args, options, layout, return_lse)
+    if split is not None:
+        return split
     if implementation == "reference":
         return reference.paged_attention(
             q, cache, tables, seq_lens, cu_q_lens,
             mask=mask, score=score, scale=scale, sinks=sinks, return_lse=return_lse,
         )  # fmt: skip
-    width = tables.shape[1] * cache.page_size
-    layout = Layout(n, q.shape[1], q.shape[0], None, table_keys=width)
     out, lse = _solve(
         q,
         Paged(cache, tables if width else jnp.zeros((n, 1), jnp.int32)),
@@ -251,6 +267,11 @@ def merge_states(out_a, lse_a, out_b, lse_b):
         out_a.astype(jnp.float32), empty(lse_a), out_b.astype(jnp.float32), empty(lse_b)
     )
     return out.astype(out_a.dtype), lse
+
+
+def _split(op, args, options, layout, return_lse):
+    """The result of ``op`` where the call is on a mesh and each device does its part; else None."""
+    return sharded.attend(op, args, options, layout, return_lse, interpreting.current())
 
 
 def _packed(k, v, starts):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import export
 
 from jaxattn.integers import div, rem
+from jaxattn.sharded import Arg, run_split, split_of
 
 __all__ = ["DTYPES", "PagedKV"]
 
@@ -96,6 +97,10 @@ class PagedKV:
                     f"{name} is {new.dtype}{list(new.shape)}: "
                     f"the cache takes {old.dtype}{list(want)}"
                 )
+        args = Arg("cache", self, "PK"), Arg("k", k, "TK"), Arg("v", v, "TK")
+        split = split_of(args, batch=1, kv_heads=self.num_kv_heads)
+        if split is not None:
+            return run_split(Append(), split, (self, k, v, slots))
         # A negative index would count from the end: padding goes past the end instead.
         if slots.dtype.itemsize > 4:
             slots = jnp.where(slots > jnp.iinfo(jnp.int32).max, -1, slots)
@@ -116,6 +121,18 @@ class PagedKV:
             return pages.reshape(-1, *pages.shape[2:])
 
         return dense(self.k), dense(self.v)
+
+
+@dataclasses.dataclass(frozen=True)
+class Append:
+    """What one device of a mesh does in :meth:`PagedKV.append`."""
+
+    def __call__(self, cache, k, v, slots):
+        return cache.append(k, v, slots)
+
+    def specs(self, split, args):
+        cache, new = split.spec("PK"), split.spec("TK")
+        return (cache, new, new, split.spec("T")), cache
 
 
 # So that a program exported by `jax.export` can take a cache. A cache has no static part.

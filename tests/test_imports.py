@@ -10,8 +10,9 @@ ROOT = Path(__file__).parent.parent
 # A module may import those of the layers below its own. docs/architecture.md draws the arrows.
 LAYERS = [
     {"chips", "integers"},
-    {"batch", "interpreting", "operands", "paging", "refusal", "schedule", "tile"},
-    {"masks", "parts", "scores"},
+    {"batch", "interpreting", "operands", "refusal", "schedule", "tile"},
+    {"sharded"},
+    {"masks", "paging", "parts", "scores"},
     {"kernel", "problem", "reference"},
     {"tuning"},
     {"mosaic", "triton", "xla"},
