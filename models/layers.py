@@ -18,7 +18,8 @@ def linear(x, weight, bias=None, dtype=None):
 
     The product has two plain axes on each side: with more, XLA on a CPU makes a transposed copy of
     the weight in every step. A float32 model multiplies in float32 everywhere: the default of TPUs
-    and GPUs would round its operands first.
+    and GPUs would round its operands first. On a mesh the axes stay apart, since one that is split
+    over devices cannot be joined to others without moving the weight.
     """
     precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
     rows = x.shape[0]
@@ -26,8 +27,9 @@ def linear(x, weight, bias=None, dtype=None):
         # XLA on a CPU turns a bf16 matrix times a vector into f32, all of the matrix, in every
         # step. Two rows it multiplies as they are, in a twentieth of the time.
         x = jnp.pad(x, ((0, 1), (0, 0)))
-    flat = weight.reshape(-1, weight.shape[-1])
-    out = jnp.einsum("ti,oi->to", x, flat, precision=precision, preferred_element_type=dtype)
+    on_mesh = jax.sharding.get_abstract_mesh().size > 1
+    matrix = weight if on_mesh else weight.reshape(-1, weight.shape[-1])
+    out = jnp.einsum("ti,...i->t...", x, matrix, precision=precision, preferred_element_type=dtype)
     out = out[:rows].reshape(rows, *weight.shape[:-1])
     return out if bias is None else out + bias
 

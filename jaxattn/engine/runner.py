@@ -18,6 +18,21 @@ from jaxattn.paging import PagedKV
 Step = Callable[[Any, Any, tuple[PagedKV, ...]], tuple[jax.Array, tuple[PagedKV, ...]]]
 
 
+def program(step: Step, bucket: Bucket, width: int) -> Callable:
+    """What one bucket computes: (params, packed i32[packed_size], caches) -> (ids i32[N], caches).
+
+    width: the most pages a sequence can have. Jit it with the caches donated.
+    """
+
+    def run(params, packed, caches):
+        batch, rows = unpack(packed, bucket, width)
+        logits, caches = step(params, batch, caches)
+        # The length is the place of the token to come.
+        return sample(logits, rows, batch.seq_lens), caches
+
+    return run
+
+
 class Runner:
     """Runs chunks through `step` and samples, one compiled program a bucket.
 
@@ -45,13 +60,7 @@ class Runner:
         if bucket in self._programs:
             return 0.0
         start = time.perf_counter()
-
-        def run(params, packed, caches):
-            batch, rows = unpack(packed, bucket, self._width)
-            logits, caches = self._step(params, batch, caches)
-            # The length is the place of the token to come.
-            return sample(logits, rows, batch.seq_lens), caches
-
+        run = program(self._step, bucket, self._width)
         packed = jax.ShapeDtypeStruct((packed_size(bucket, self._width),), jnp.int32)
         lowered = jax.jit(run, donate_argnums=2).lower(self._params, packed, self._caches)
         inputs = StepInputs(bucket, self._width, self._page_size)
