@@ -73,6 +73,7 @@ def caches(spec, seed):
 
 CASES = [(shape, "divide") for shape in SHAPES]
 CASES += [((2, 4), "fewer"), ((2, 4), "odd"), ((1, 8), "fewer")]
+IDS = [f"{s[0]}x{s[1]}-{name}" for s, name in CASES]
 
 
 @pytest.mark.parametrize(
