@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import export
 
-from jaxattn.integers import div, rem
+from jaxattn.integers import arange, div, rem
 from jaxattn.sharded import Arg, run_split, split_of
 
 __all__ = ["DTYPES", "PagedKV"]
@@ -101,15 +101,17 @@ class PagedKV:
         split = split_of(args, batch=1, kv_heads=self.num_kv_heads)
         if split is not None:
             return run_split(Append(), split, (self, k, v, slots))
-        # A negative index would count from the end: padding goes past the end instead.
         if slots.dtype.itemsize > 4:
             slots = jnp.where(slots > jnp.iinfo(jnp.int32).max, -1, slots)
         slots = slots.astype(jnp.int32)
+        # A negative index would count from the end: padding goes past the end instead.
         page = jnp.where(slots < 0, self.num_pages, div(slots, self.page_size))
         offset = jnp.where(slots < 0, 0, rem(slots, self.page_size))
 
         def write(old, new):
-            return old.at[page, :, offset].set(new, mode="drop")
+            return jax.lax.platform_dependent(
+                old, new, page, offset, tpu=_write_rows, default=_write_heads
+            )
 
         return PagedKV(write(self.k, k), write(self.v, v))
 
@@ -121,6 +123,20 @@ class PagedKV:
             return pages.reshape(-1, *pages.shape[2:])
 
         return dense(self.k), dense(self.v)
+
+
+def _write_heads(old, new, page, offset):
+    return old.at[page, :, offset].set(new, mode="drop")
+
+
+def _write_rows(old, new, page, offset):
+    """By rows of one head. From a scatter over pages and offsets XLA makes two transposed copies of
+    the whole cache on a TPU, in every step with many tokens."""
+    num_pages, kv_heads, page_size, d = old.shape
+    rows = (page[:, None] * kv_heads + arange(kv_heads)) * page_size + offset[:, None]
+    rows = jnp.where(page[:, None] < num_pages, rows, num_pages * kv_heads * page_size)
+    flat = old.reshape(-1, d).at[rows.reshape(-1)].set(new.reshape(-1, d), mode="drop")
+    return flat.reshape(old.shape)
 
 
 @dataclasses.dataclass(frozen=True)

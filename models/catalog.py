@@ -41,12 +41,36 @@ def resolve(name_or_path=None):
     return fetch_from_hub(name)
 
 
+def config_file(name):
+    """Path of the config.json that `name` means: the file, its folder, or a Hub id, of which no
+    other file is downloaded. Raises as `resolve` does."""
+    if not name:  # Path("") would be the current directory
+        raise FileNotFoundError("a model with an empty name does not exist")
+    path = expanded(name, "the model")
+    if path.is_file() and path.suffix == ".json":
+        return path
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise FileNotFoundError(f"{name} has no config.json")
+        return path / "config.json"
+    if path.exists() or path.suffix in (".gguf", ".safetensors", ".json"):
+        rule = "is not a config.json, nor a folder with one" if path.exists() else "does not exist"
+        raise FileNotFoundError(f"{name} {rule}")
+    if not HUB_ID.fullmatch(str(name)):
+        raise FileNotFoundError(f"{name} does not exist")
+    return _from_hub(name, lambda: huggingface_hub.hf_hub_download(name, "config.json"))
+
+
 def fetch_from_hub(repo):
     """Snapshot of the Hub repository `repo` ("owner/name") in huggingface_hub's cache."""
+    patterns = {"allow_patterns": WANTED, "ignore_patterns": UNWANTED}
+    return _from_hub(repo, lambda: huggingface_hub.snapshot_download(repo, **patterns))
+
+
+def _from_hub(repo, download):
+    """Path of what `download` brings, its many errors as two."""
     try:
-        return Path(
-            huggingface_hub.snapshot_download(repo, allow_patterns=WANTED, ignore_patterns=UNWANTED)
-        )
+        return Path(download())
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise FileNotFoundError(
             f"{repo} is neither a path nor a repository of the Hugging Face Hub that you may read: "

@@ -1,0 +1,1 @@
+"""What `python -m scripts.plan` is made of: one noun a file."""
