@@ -97,7 +97,7 @@ def test_refused(name):
 
 
 def test_tiles_that_leave_the_choice_or_never_split_are_taken():
-    assert Tiles(8, 64) == Tiles(8, 64, None, None, None, None, None)
+    assert Tiles(8, 64) == Tiles(8, 64, None, None, None, None)
     assert Tiles(1, 16, 1, 1, 0, False, "triton").programs == 0
 
 
