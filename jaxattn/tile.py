@@ -86,9 +86,10 @@ def finish(state):
     empty = l == 0.0
     some = jnp.where(empty, 1.0, l)
     lse = jnp.where(empty, -jnp.inf, (m + jnp.log2(some)) * LN2)
+    share = 1.0 / some  # one division a row, not one a number
     if l.ndim:
-        some, lse = _column(some), _column(lse)
-    return jax.tree.map(lambda a: a / some, acc), lse
+        share, lse = _column(share), _column(lse)
+    return jax.tree.map(lambda a: a * share, acc), lse
 
 
 def gather(state, out, lse):

@@ -27,12 +27,11 @@ from jaxattn.triton_sources import (
     LoadEnv,
     LoadPages,
     LoadSlices,
-    columns,
     load,
     store,
     whole,
 )
-from jaxattn.tuning_shape import MIN_SIDE, MOST_FEW, side
+from jaxattn.tuning_shape import MIN_SIDE, MOST_FEW, columns, side
 
 __all__ = ["default_tiles", "reason_not", "run"]
 

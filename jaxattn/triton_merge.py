@@ -11,8 +11,8 @@ from jax.experimental.pallas import triton as plt
 from jaxattn import tile
 from jaxattn.integers import arange, div, rem
 from jaxattn.triton_compiler import compiler_params
-from jaxattn.triton_sources import columns, load, store, whole
-from jaxattn.tuning_shape import pow2
+from jaxattn.triton_sources import load, store, whole
+from jaxattn.tuning_shape import columns, pow2
 
 __all__ = ["merge"]
 

@@ -11,9 +11,9 @@ from jax.experimental.pallas import triton as plt
 
 from jaxattn.integers import arange, div, rem
 from jaxattn.kernel import Env
-from jaxattn.tuning_shape import MIN_SIDE, side
+from jaxattn.tuning_shape import columns, side
 
-__all__ = ["LoadEnv", "LoadPages", "LoadSlices", "columns", "load", "store", "whole"]
+__all__ = ["LoadEnv", "LoadPages", "LoadSlices", "load", "store", "whole"]
 
 MOST_SCALARS = 8  # pages of a tile that are looked up one by one
 
@@ -21,14 +21,6 @@ MOST_SCALARS = 8  # pages of a tile that are looked up one by one
 def whole(x):
     """The BlockSpec by which every program has all of an array."""
     return pl.BlockSpec(x.shape, lambda *_: (0,) * len(x.shape))
-
-
-def columns(d: int):
-    """The width of the columns of a head dim, a number or a tuple: 128: 128; 72: (64, 16)."""
-    padded = side(d)
-    first = padded // 2
-    rest = side(d - first)
-    return (first, rest) if first >= MIN_SIDE and first + rest < padded else padded
 
 
 def load(ref, place, ok=None):
