@@ -159,7 +159,7 @@ def _list(suites: dict[str, list[Case]]) -> None:
 def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
     # One GPU holds JAX and PyTorch: neither may take all of its memory. Set before JAX starts.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    from jaxattn.attention import ENVIRONMENT
+    from jaxattn.checks import ENVIRONMENT
     from scripts.bench import results, roofline
 
     path = None if args.json in (None, "-") else Path(args.json)
