@@ -201,6 +201,25 @@ def test_ctrl_c_leaves_a_file_that_is_whole(run, monkeypatch, capsys):
     assert not case["finished"]
 
 
+@pytest.mark.parametrize("known", ["nothing", "others", "other versions"])
+def test_ctrl_c_before_anything_is_timed_leaves_what_there_was(run, monkeypatch, known):
+    if known == "others":
+        run(only="prefill*")
+    if known == "other versions":
+        run()
+        monkeypatch.setattr(tune_record, "versions", lambda: {"jax": "9"})
+    before = run.path.read_bytes() if run.path.exists() else None
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(timing.Chain, "time", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert [*run.path.parent.iterdir()] == ([] if before is None else [run.path])
+    assert before is None or run.path.read_bytes() == before
+
+
 def test_the_best_are_timed_again_for_longer(run, monkeypatch):
     """A rough time that was too good does not win."""
     rough = {16: 1e-3, 32: 2e-3, 64: 3e-3, 128: 4e-3}
