@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import fnmatch
 import json
 import os
 import time
@@ -10,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from scripts import console
+from scripts.case_options import add_case_options, matching, no_match
 from scripts.console import say
 
 PROG = "tune"
@@ -39,16 +39,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     from scripts.tune_cases import SYNTAX
 
     parser = console.Parser(prog=PROG, description=DESCRIPTION + SYNTAX + AFTER)
-    parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
-    parser.add_argument(
-        "--only",
-        action="append",
-        metavar="PATTERN",
-        help='cases whose name matches, such as "decode:*" or "*,D64*"; repeatable',
-    )
-    parser.add_argument(
-        "--shapes", action="append", metavar="CASE", help="this case instead; repeatable"
-    )
+    add_case_options(parser, "this case instead")
     parser.add_argument("--small", action="store_true", help="cases that take seconds on a CPU")
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help="stop when they are over; default: never"
@@ -111,10 +102,9 @@ def chosen(args: argparse.Namespace) -> list:
 
     names = args.shapes or (tune_cases.SMALL_NAMES if args.small else tune_cases.NAMES)
     cases = [tune_cases.parse(name) for name in names]
-    if args.only:
-        cases = [c for c in cases if any(fnmatch.fnmatchcase(c.name, p) for p in args.only)]
+    cases = matching(cases, args)
     if not cases:
-        raise ValueError(f"--only {' '.join(args.only)}: no case matches (--list prints them)")
+        raise no_match(args)
     return list(dict.fromkeys(cases))
 
 

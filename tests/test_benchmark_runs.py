@@ -126,7 +126,7 @@ def test_results_are_kept_case_by_case(call, monkeypatch, tmp_path):
     [
         ([], "name a suite"),
         (["vits"], "suite 'vits'"),
-        (["vit", "--only", "nothing"], "--only nothing matches no case"),
+        (["vit", "--only", "nothing"], "--only nothing: no case matches (--list prints them)"),
         (["vit", "--peers", "xla,flash"], "--peers 'flash'"),
         (["vit", "--list", "--peers", "flash"], "--peers 'flash'"),
         (["vit", "--rounds", "0"], "--rounds must be at least 1"),
