@@ -302,7 +302,7 @@ def test_a_file_of_another_device_is_not_touched(run):
     [
         ([], "tuning needs a GPU, JAX has 'cpu' (--implementation xla --small tries"),
         (["--only", "x*"], "--only x*: no case matches"),
-        (["--shapes", "few b1"], "'few b1': must be such as decode:B16,S8192"),
+        (["--shapes", "few b1"], "'few b1': must be KIND:FIELD"),
         (["--implementation", "xla"], "--implementation xla needs --output"),
         (["--budget", "0"], "--budget=0: must be above 0"),
         (["--threads", "0"], "--threads=0: must be at least 1"),
