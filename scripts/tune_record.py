@@ -11,11 +11,19 @@ from typing import Any
 
 from jaxattn.problem import Tiles
 from jaxattn.tuning import FORMAT, parse, read, spell
+from scripts.forms import EACH, FLAG, NULL, POSITIVE, TEXT, check
 from scripts.tune_candidates import compiler_in_use
 from scripts.tune_cases import Case
 
 MICROSECONDS = 1e6
 LONGEST_REASON = 160
+CASE = {
+    "versions": {EACH: TEXT | NULL},
+    "date": TEXT,
+    "times": {EACH: POSITIVE},
+    "failures": {EACH: TEXT},
+    "finished": FLAG,
+}
 
 
 class Record:
@@ -41,13 +49,13 @@ class Record:
         data = json.loads(text)
         if data.get("device") != device:
             raise ValueError(f"{path}: is of {data.get('device')!r}, this device is {device!r}")
-        for name, case in data["cases"].items():
-            missing = {"versions", "date", "times", "failures", "finished"} - case.keys()
-            if missing:
-                raise ValueError(f"{path}: case {name!r} has no {', '.join(sorted(missing))}")
-            for key in ("versions", "times", "failures"):
-                if not isinstance(case[key], dict):
-                    raise ValueError(f"{path}: case {name!r}: {key} must be an object")
+        try:
+            check(data["cases"], {EACH: CASE}, "cases", "cases")
+            for case in data["cases"].values():
+                for tiles in (*case["times"], *case["failures"]):
+                    parse(tiles)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
         cases = {name: case for name, case in data["cases"].items() if case["date"]}
         self._data = data | {"cases": cases}
 
