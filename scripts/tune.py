@@ -153,17 +153,25 @@ def tune(args: argparse.Namespace, cases: list, device: str, record) -> int:
         progress.index = index
         try:
             tune_search.tune(bench, case, known)
-        except tune_search.OutOfTime:
-            say(f"{PROG}: stopped by --budget in case {index + 1} of {len(cases)}")
-            return 0
-        except tune_search.DeviceLost as lost:  # its candidate is recorded: not to be tried again
-            say(f"{PROG}: error: run this again to go on: {console.one_line(str(lost))}")
-            return console.FAILED
+        except (tune_search.OutOfTime, tune_search.DeviceLost) as reason:
+            return stopped(reason, index, cases)
         finally:
             record.write()
         print_case(args, case, known)
     say(f"{PROG}: wrote {record.path}")
     return 0
+
+
+def stopped(reason: Exception, index: int, cases: list) -> int:
+    """Say why nothing is timed from the case on, and return the exit code."""
+    from scripts import tune_search
+
+    if isinstance(reason, tune_search.OutOfTime):
+        say(f"{PROG}: stopped by --budget in case {index + 1} of {len(cases)}")
+        return 0
+    # Its candidate is recorded, and so not tried again.
+    say(f"{PROG}: error: run this again to go on: {console.one_line(str(reason))}")
+    return console.FAILED
 
 
 def print_case(args: argparse.Namespace, case, known) -> None:
@@ -233,13 +241,15 @@ def check_formula(args: argparse.Namespace, cases: list, device: str, record) ->
         device, args.implementation, progress.deadline, args.threads, progress.told
     )
     slow, local = 0, jax.devices()[0].device_kind
-    for case in cases:
+    for index, case in enumerate(cases):
         known, tiles = record.recorded(case.name), formula(case.shape, device)
         tiles = dataclasses.replace(tiles, compiler=tiles.compiler or known.compiler)
         if not known.knows(tiles) and device == local:
             say(f"{PROG}: {case.name}: timing {spell(tiles)}")
             try:
                 tune_search.measure(bench, case, record.case(case), tiles)
+            except (tune_search.OutOfTime, tune_search.DeviceLost) as reason:
+                return stopped(reason, index, cases) or (console.FAILED if slow else 0)
             finally:
                 record.write()
             known = record.recorded(case.name)

@@ -272,6 +272,15 @@ def test_the_formula_is_compared_with_the_best(run):
         assert out.endswith(" SLOW\n") == bool(expected)
 
 
+def test_comparing_with_the_formula_stops_by_the_budget(run):
+    run()
+    before = run.path.read_bytes()
+    code, out, err, _ = run("--check-formula", "--budget", "1e-9")
+    assert (code, out) == (0, "")
+    assert err.endswith("tune: stopped by --budget in case 1 of 1\n")
+    assert run.path.read_bytes() == before
+
+
 def test_a_file_of_a_device_that_is_not_here_is_compared_by_what_it_has(tmp_path, capsys):
     case = tune_cases.parse("decode:B16,S8192,H32/8,D128,P16")
     formula = tuning.spell(tuning.formula(case.shape, H200))
