@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator
 
-from jaxattn.attention import ENVIRONMENT
+from jaxattn.checks import ENVIRONMENT
 from jaxattn.chips import KIB, Chip, named
 from jaxattn.problem import Tiles
 from jaxattn.triton_compiler import usable

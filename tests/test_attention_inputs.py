@@ -9,6 +9,9 @@ from problems import Call
 
 import jaxattn
 from jaxattn import Causal, PagedKV, Softcap, Tiles, attention, paged_attention, varlen_attention
+from jaxattn.attention import TARGETS
+from jaxattn.checks import IMPLEMENTATIONS
+from scripts import options
 
 
 def a(*shape, dtype=jnp.float32):
@@ -94,6 +97,10 @@ def test_refused(name):
     call, says = REFUSED[name]
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_the_names_of_implementations_are_those_of_targets():
+    assert (*TARGETS, "reference") == IMPLEMENTATIONS == options.IMPLEMENTATIONS
 
 
 def test_tiles_that_leave_the_choice_or_never_split_are_taken():

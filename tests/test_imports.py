@@ -13,7 +13,7 @@ LAYERS = [
     {"batch", "interpreting", "operands", "paging", "refusal", "schedule", "tile"},
     {"masks", "parts", "scores"},
     {"kernel", "problem", "reference"},
-    {"tuning"},
+    {"checks", "tuning"},
     {"mosaic", "triton", "xla"},
     {"attention"},
     {"__init__"},
