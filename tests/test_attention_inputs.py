@@ -105,7 +105,7 @@ def test_the_names_of_implementations_are_those_of_targets():
 
 def test_tiles_that_leave_the_choice_or_never_split_are_taken():
     assert Tiles(8, 64) == Tiles(8, 64, None, None, None, None)
-    assert Tiles(1, 16, 1, 1, 0, False, "triton").programs == 0
+    assert Tiles(1, 16, 1, 1, 0, "triton").programs == 0
 
 
 @pytest.mark.parametrize("target", ["mosaic", "triton"])
