@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from jaxattn.chips import chip, on_chip
 from jaxattn.problem import Tiles
-from jaxattn.tuning_formula import fits, formula
+from jaxattn.tuning_formula import fits, formula, pair
 from jaxattn.tuning_shape import MIN_SIDE, MOST_FEW, Shape, pow2
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "formula",
     "nearest",
     "on_chip",
+    "pair",
     "parse",
     "read",
     "slug",

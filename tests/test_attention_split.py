@@ -1,5 +1,5 @@
 """The `triton` target's ways to fill a chip, in Pallas' interpreter: keys split into parts,
-a narrow last tile, and two launches for one batch.
+a narrow last tile, and two kinds of sequences in one launch.
 """
 
 import jax
@@ -132,8 +132,8 @@ TWO_KINDS = {
 
 
 @parametrize(TWO_KINDS)
-def test_two_launches(case):
-    assert kernels(case)[:2] == ["forward", "forward"]
+def test_two_kinds(case):
+    assert kernels(case)[:2] in (["forward"], ["forward", "merge"])
     check_case(case, "triton")
 
 
@@ -143,8 +143,8 @@ def test_two_launches(case):
         "sinks": Case(paged(((8, 700), (9, 700)), (5, 1, 16, 16)), with_sinks=True),
     }
 )
-def test_two_launches_and_a_merge(case):
-    assert kernels(case) == ["forward", "forward", "merge"]
+def test_two_kinds_and_a_merge(case):
+    assert kernels(case) == ["forward", "merge"]
     check_case(case, "triton")
 
 

@@ -50,7 +50,7 @@ def test_amd(name, spills):
     [
         ("dense causal D128", ["forward"]),
         ("decode page 16", ["forward", "merge"]),
-        ("mixed page 16", ["forward", "forward", "merge"]),
+        ("mixed page 16", ["forward", "merge"]),
     ],
 )
 def test_the_chosen_target_is_triton(name, launches):

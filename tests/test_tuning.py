@@ -80,6 +80,22 @@ def test_the_formula_fits_its_chip(shape, kind):
     assert tuning.tiles(shape, kind) == tuning.tiles(shape, kind)
 
 
+@settings(deadline=None, max_examples=200)
+@given(shape=SHAPES, queries=st.integers(9, 9000), kind=st.sampled_from(KINDS))
+def test_two_kinds_share_what_a_launch_has_once(shape, queries, kind):
+    prompts = dataclasses.replace(shape, few=False, queries=queries)
+    decodes = dataclasses.replace(shape, few=True, queries=1)
+    many, few = tuning.pair(prompts, decodes, kind)
+    assert (many.num_warps, many.num_stages) == (few.num_warps, few.num_stages)
+    assert many.block_q == 1 or many.block_q * shape.group <= 64  # two programs a core
+    assert few.block_q == 1
+    facts = chips.named(kind)
+    smallest = tuning_formula.shared_bytes(prompts, Tiles(1, 16, 4, 1), facts)
+    if smallest <= facts.shared:
+        assert tuning_formula.why_not(prompts, many, facts) is None
+        assert tuning_formula.why_not(decodes, few, facts) is None
+
+
 @pytest.mark.parametrize(
     ("tiles", "reason"),
     [
