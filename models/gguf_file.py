@@ -36,10 +36,10 @@ class GGUFFile:
         }
         _check_types(self.path, self._tensors)
 
-    def read(self, name):
-        """The tensor `name` as float32."""
+    def read(self, name, index=()):
+        """The tensor `name`, or the part `index` of it, as float32. All of it is dequantised."""
         tensor = self._tensors[name]
-        return gguf.dequantize(tensor.data, tensor.tensor_type).reshape(self.shapes[name])
+        return gguf.dequantize(tensor.data, tensor.tensor_type).reshape(self.shapes[name])[index]
 
 
 class _Reader(gguf.GGUFReader):

@@ -32,15 +32,17 @@ PER_LAYER = {
 }
 
 
-def hf_table(config):
-    """name -> Entry for safetensors files as transformers writes them."""
-    return _table(config, lambda i: f"model.layers.{i}.", column=0, interleaved=False)
+def hf_table(config, copies=1):
+    """name -> Entry for safetensors files as transformers writes them. `copies`: how often the
+    model of this config has each kv head of the file."""
+    return _table(config, copies, lambda i: f"model.layers.{i}.", column=0, interleaved=False)
 
 
-def gguf_table(config):
+def gguf_table(config, copies=1):
     """name -> Entry for GGUF files. llama.cpp's converter interleaves the rows of each q and k head
     for architecture "llama" (Llama, Mistral, SmolLM2) and leaves Qwen's alone."""
-    return _table(config, lambda i: f"blk.{i}.", column=1, interleaved=config.family == "llama")
+    interleaved = config.family == "llama"
+    return _table(config, copies, lambda i: f"blk.{i}.", column=1, interleaved=interleaved)
 
 
 def hf_ignored(config, name):
@@ -56,10 +58,10 @@ def gguf_ignored(config, name):
     return name == "rope_freqs.weight"
 
 
-def _table(config, prefix, column, interleaved):
+def _table(config, copies, prefix, column, interleaved):
     table = {GLOBAL[role][column]: entry for role, entry in _global_entries(config).items()}
     for i in range(config.num_layers):
-        for role, entry in _layer_entries(config, ("layers", i), interleaved).items():
+        for role, entry in _layer_entries(config, copies, ("layers", i), interleaved).items():
             table[prefix(i) + PER_LAYER[role][column]] = entry
     return table
 
@@ -73,13 +75,13 @@ def _global_entries(c):
     return entries if c.tie_embeddings else entries | {"head": Entry(("head",), size)}
 
 
-def _layer_entries(c, at, interleaved):
-    hidden, ff = c.hidden_size, c.intermediate_size
+def _layer_entries(c, copies, at, interleaved):
+    hidden, ff, kv_heads = c.hidden_size, c.intermediate_size, c.num_kv_heads // copies
     # (role, rows, part of the [K, G + 2, ...] axes, heads whose rows a GGUF of "llama" interleaves)
     qkv = (
-        ("q", c.num_heads * c.head_dim, np.s_[:, :-2], c.num_heads),
-        ("k", c.num_kv_heads * c.head_dim, np.s_[:, -2], c.num_kv_heads),
-        ("v", c.num_kv_heads * c.head_dim, np.s_[:, -1], 0),
+        ("q", c.num_heads * c.head_dim, np.s_[:, :-2], c.num_heads, 1),
+        ("k", kv_heads * c.head_dim, np.s_[:, -2], kv_heads, copies),
+        ("v", kv_heads * c.head_dim, np.s_[:, -1], 0, copies),
     )
     attention, mlp = (*at, "attention"), (*at, "mlp")
     entries = {
@@ -90,11 +92,11 @@ def _layer_entries(c, at, interleaved):
         "up": Entry((*mlp, "gate_up"), (ff, hidden), (1,)),
         "down": Entry((*mlp, "down"), (hidden, ff)),
     }
-    for role, rows, part, heads in qkv:
-        heads = heads if interleaved else 0
-        entries[role] = Entry((*attention, "qkv"), (rows, hidden), part, heads)
+    for role, rows, part, heads, times in qkv:
+        how = (part, heads if interleaved else 0, times)
+        entries[role] = Entry((*attention, "qkv"), (rows, hidden), *how)
         if c.qkv_bias:
-            entries[f"{role}_bias"] = Entry((*attention, "qkv_bias"), (rows,), part, heads)
+            entries[f"{role}_bias"] = Entry((*attention, "qkv_bias"), (rows,), *how)
     if c.out_bias:
         entries["out_bias"] = Entry((*attention, "out_bias"), (hidden,))
     if c.qk_norm:

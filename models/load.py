@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from models import catalog, config_gguf, config_hf, llama, llama_weights, weights
+from models import catalog, config_gguf, config_hf, llama, llama_weights, sharding, weights
 from models.config import Config
 from models.gguf_file import GGUFFile
 from models.safetensors_files import SafetensorsSource, read_json
@@ -35,11 +35,12 @@ class Loaded:
     cache_spec: dict[str, Any]
 
 
-def load(name_or_path=None, *, dtype="float32", implementation=None):
+def load(name_or_path=None, *, dtype="float32", implementation=None, mesh=None):
     """Read a GGUF file, a Hugging Face directory or a Hub id; None is SmolLM2-135M-Instruct.
 
     dtype: of weights, activations and cache, whatever the file stores. implementation: as in
-    `jaxattn.paged_attention`.
+    `jaxattn.paged_attention`. mesh: of `models.sharding.make_mesh`; params then lie on it, of a
+    config that is `sharding.for_shards`, and each process reads what its devices hold.
 
     Raises FileNotFoundError, ConnectionError or ValueError, each with one line that says what is
     wrong; everything that can be known without reading the weights is checked before they are read.
@@ -49,14 +50,15 @@ def load(name_or_path=None, *, dtype="float32", implementation=None):
     path = catalog.resolve(name_or_path)
     try:
         read = _read_folder if path.is_dir() else _read_gguf
-        config, tokenizer, table, source = read(path)
+        config, tokenizer, table, source = read(path, 1 if mesh is None else mesh.shape["model"])
     except ValueError as error:
         where = "" if str(path) in str(error) else f"{path}: "
         raise ValueError(where + one_line(error)) from None
     graphdef, state = llama.abstract(config, jnp.dtype(dtype), implementation)
+    place = None if mesh is None else sharding.placer(config, mesh)
     return Loaded(
         config=config,
-        params=weights.fill(table, state, source, jnp.dtype(dtype)),
+        params=weights.fill(table, state, source, jnp.dtype(dtype), place),
         step=llama.make_step(graphdef, state),
         tokenizer=tokenizer,
         cache_spec={
@@ -68,27 +70,29 @@ def load(name_or_path=None, *, dtype="float32", implementation=None):
     )
 
 
-def _read_gguf(path):
+def _read_gguf(path, shards):
     """(config, tokenizer, table, source) of a GGUF file; the weights fit but are not read."""
     file = GGUFFile(path)
     name = "rope_freqs.weight"
     divisors = file.read(name).ravel() if name in file.shapes else None
     config = config_gguf.from_gguf(file.meta, file.shapes, divisors)
-    table = llama_weights.gguf_table(config)
+    copies, config = sharding.kv_copies(config, shards), sharding.for_shards(config, shards)
+    table = llama_weights.gguf_table(config, copies)
     weights.check(table, file.shapes, lambda extra: llama_weights.gguf_ignored(config, extra), path)
     return config, tokenizer_from_gguf(file.meta, config.eos_token_ids), table, file
 
 
-def _read_folder(folder):
+def _read_folder(folder, shards):
     """(config, tokenizer, table, source) of a Hugging Face directory, or of the one GGUF in it."""
     if not (folder / "config.json").is_file():
-        return _read_gguf(_only_gguf(folder))
+        return _read_gguf(_only_gguf(folder), shards)
     generation = folder / "generation_config.json"
     config = config_hf.from_hf(
         read_json(folder / "config.json"), read_json(generation) if generation.is_file() else None
     )
     source = SafetensorsSource(folder)
-    table = llama_weights.hf_table(config)
+    copies, config = sharding.kv_copies(config, shards), sharding.for_shards(config, shards)
+    table = llama_weights.hf_table(config, copies)
     weights.check(
         table, source.shapes, lambda extra: llama_weights.hf_ignored(config, extra), folder
     )

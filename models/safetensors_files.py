@@ -33,9 +33,12 @@ class SafetensorsSource:
                 self._owner[name] = file
                 self.shapes[name] = tuple(tensor.get_shape())
 
-    def read(self, name):
-        """The tensor `name` as a NumPy array of its own dtype."""
-        return self._owner[name].get_tensor(name)
+    def read(self, name, index=()):
+        """The tensor `name`, or the part `index` (slices) of it, as a NumPy array of its own dtype.
+        No more than the part is read."""
+        if not index:
+            return self._owner[name].get_tensor(name)
+        return self._owner[name].get_slice(name)[index]
 
 
 def read_json(path):

@@ -75,11 +75,18 @@ def specs(config, shards):
 
 
 def _spec(path, split):
-    names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
+    names = [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
     name = next((name for name in reversed(names) if name in SPLIT), None)
     if name is None or SPLIT[name][1] not in split:
         return PartitionSpec()
     return PartitionSpec(*[None] * SPLIT[name][0], "model")
+
+
+def placer(config, mesh):
+    """A function from a path in the model's state, as of `nnx.to_flat_state`, to the NamedSharding
+    of the parameter there. `config` is `for_shards`."""
+    split = splits(config, mesh.shape["model"])
+    return lambda path: NamedSharding(mesh, _spec(path, split))
 
 
 def cache_spec(config, shards):

@@ -52,7 +52,7 @@ def engine_of(page_size=16, max_num_seqs=4):
 def limit(engine, *, num_pages=None, budget=None, max_num_seqs=None):
     """Give the engine a scheduler with less than it was compiled for."""
     config = engine.config
-    engine.scheduler = Scheduler(
+    engine.schedulers[0] = Scheduler(
         num_pages or config.num_pages,
         config.page_size,
         max_num_seqs or config.max_num_seqs,
@@ -80,7 +80,7 @@ def check(engine, prompts, params=GREEDY):
         assert completion.token_ids == expected
         assert completion.finish_reason == ("stop" if expected[-1] == EOS else "length")
     assert not engine.has_work
-    assert engine.scheduler.pages.num_free == engine.scheduler.pages.num_pages
+    assert engine.schedulers[0].pages.num_free == engine.schedulers[0].pages.num_pages
 
 
 def test_a_prompt_alone_and_among_32_others():
@@ -107,7 +107,7 @@ def test_any_page_size_with_chunks_and_preemption(page_size, no_headroom):
     check(limit(engine), prompts)
     check(limit(engine, num_pages=2 * -(-60 // page_size), budget=7), prompts)
     if page_size < 256:  # one page holds a whole request there, and never needs another
-        assert engine.scheduler.num_preemptions > 0
+        assert engine.schedulers[0].num_preemptions > 0
 
 
 @pytest.mark.parametrize("budget", [4, 5, 13, 32, 64])
@@ -118,8 +118,8 @@ def test_any_chunk_budget(budget):
 def test_forced_preemption_among_many(no_headroom):
     engine = limit(engine_of(max_num_seqs=33), num_pages=12)
     check(engine, random_prompts(20, seed=5, longest=20))
-    assert engine.scheduler.num_preemptions >= 3
-    assert engine.stats.preemptions == engine.scheduler.num_preemptions
+    assert engine.schedulers[0].num_preemptions >= 3
+    assert engine.stats.preemptions == engine.schedulers[0].num_preemptions
 
 
 @settings(max_examples=15, deadline=None)
@@ -160,7 +160,7 @@ def test_a_seed_gives_the_same_text_whatever_the_batch(no_headroom):
     alone = [engine.generate([prompt], p)[0] for prompt, p in zip(prompts, params, strict=True)]
     small = limit(engine_of(), num_pages=9, budget=9)
     squeezed = small.generate(prompts, params)
-    assert small.scheduler.num_preemptions > 0
+    assert small.schedulers[0].num_preemptions > 0
     for a, b, c in zip(together, alone, squeezed, strict=True):
         assert a.token_ids == b.token_ids == c.token_ids
     greedy = engine.generate(prompts, GREEDY)
@@ -276,7 +276,7 @@ def test_abort_and_closing_the_stream_free_everything():
     engine.abort(10**9)
     ids = [output for _ in range(NEW) for output in engine.step()]
     assert {output.index for output in ids} == {keep}
-    assert engine.scheduler.pages.num_free == engine.scheduler.pages.num_pages
+    assert engine.schedulers[0].pages.num_free == engine.schedulers[0].pages.num_pages
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_chunks_and_preemption(page_size, monkeypatch):
     prompts = random_prompts(8, seed=page_size)
     check(limit(engine), prompts)
     check(limit(engine, num_pages=112 // page_size, budget=7), prompts)
-    assert engine.scheduler.num_preemptions > 0
+    assert engine.schedulers[0].num_preemptions > 0
 
 
 def test_a_seed_gives_the_same_text_alone():

@@ -42,7 +42,7 @@ def make_engine(loaded):
 
 def check(engine, names=None, *, num_pages=None, budget=256):
     records = [record for record in RECORDS if names is None or record["name"] in names]
-    engine.scheduler = Scheduler(num_pages or engine.config.num_pages, 16, 32, budget)
+    engine.schedulers[0] = Scheduler(num_pages or engine.config.num_pages, 16, 32, budget)
     completions = engine.generate([record["prompt_ids"] for record in records], PARAMS)
     wrong = [
         record["name"]
@@ -69,7 +69,7 @@ def test_ids_however_the_work_is_cut(monkeypatch):
     monkeypatch.setattr(scheduler_module, "HEADROOM_TOKENS", 0)
     names = ["capital", "json", "sum", "russian", "arabic", "emoji", "tab", "chat_code"]
     check(engine, names, num_pages=20, budget=64)
-    assert engine.scheduler.num_preemptions >= 3
+    assert engine.schedulers[0].num_preemptions >= 3
 
 
 def all_together(engine, tokenizer):
@@ -82,7 +82,7 @@ def all_together(engine, tokenizer):
 
 def chat_ends_by_itself(engine, tokenizer):
     """The two goldens that were made apart from transformers, in NumPy."""
-    engine.scheduler = Scheduler(engine.config.num_pages, 16, 32, 256)
+    engine.schedulers[0] = Scheduler(engine.config.num_pages, 16, 32, 256)
     question = [{"role": "user", "content": "What is the capital of France?"}]
     ids = tokenizer.encode(tokenizer.apply_chat_template(question), add_special=False)
     assert len(ids) == 37

@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jax.sharding import Mesh
+
 from jaxattn.engine.buckets import Bucket, all_buckets, buckets_for
 from jaxattn.engine.checks import integer
 from jaxattn.engine.config import EngineConfig
+from jaxattn.engine.devices import Devices
 from jaxattn.engine.pages import pages_for
 from jaxattn.engine.runner import Runner, Step
 from jaxattn.engine.scheduler import Scheduler
 from jaxattn.engine.sequence import SamplingParams, Sequence
 from jaxattn.engine.stats import Stats
 from jaxattn.engine.text import TextStream
-from jaxattn.paging import PagedKV
 
 Prompt = str | list[int]
 GREEDY = SamplingParams()
@@ -58,6 +60,10 @@ class Engine:
     cache_spec: num_layers, num_kv_heads, head_dim, dtype (and head_dim_v) of the cache.
     tokenizer: has encode(text) and stream(); None if prompts are ids and no text is wanted.
     eos_token_ids: tokens that end a request. vocab_size: prompts with other ids are refused.
+    mesh: devices with the axes "data" and "model", on which params lie. Along "data" there are
+    replicas of the model, each with a scheduler and a cache of the sizes of `config`; a request
+    goes to the one with the fewest tokens to compute. With several processes all of them make the
+    same calls.
     """
 
     def __init__(
@@ -70,29 +76,26 @@ class Engine:
         vocab_size: int,
         tokenizer: Any = None,
         eos_token_ids: tuple[int, ...] = (),
+        mesh: Mesh | None = None,
     ):
         self.config = config
         self.stats = Stats()
         self._tokenizer = tokenizer
         self._eos_token_ids = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
-        layer = {name: size for name, size in cache_spec.items() if name != "num_layers"}
-        caches = tuple(
-            PagedKV.create(config.num_pages, config.page_size, **layer)
-            for _ in range(cache_spec["num_layers"])
-        )
+        devices = Devices(mesh)
         width = pages_for(config.max_model_len, config.page_size)
-        self._runner = Runner(step, params, caches, width)
-        self.scheduler = Scheduler(
-            config.num_pages, config.page_size, config.max_num_seqs, config.max_num_batched_tokens
-        )
+        self._runner = Runner(step, params, devices.caches(cache_spec, config), width, devices)
+        sizes = (config.num_pages, config.page_size)
+        limits = (config.max_num_seqs, config.max_num_batched_tokens)
+        self.schedulers = [Scheduler(*sizes, *limits) for _ in range(devices.replicas)]
         self._warm = False
         self._next_index = 0
         self._texts: dict[int, TextStream] = {}
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return any(scheduler.has_work for scheduler in self.schedulers)
 
     def warm_up(
         self, buckets: list[Bucket] | None = None, on_compile: OnCompile | None = None
@@ -137,8 +140,9 @@ class Engine:
             params=params,
             seed=secrets.randbits(64) if params.seed is None else params.seed,
         )
+        scheduler = min(self.schedulers, key=lambda each: each.num_tokens)
         try:
-            self.scheduler.add(sequence)
+            scheduler.add(sequence)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         if self._tokenizer is not None:
@@ -148,10 +152,11 @@ class Engine:
 
     def abort(self, index: int) -> None:
         """Drop a request, whether it waits or runs. Unknown or finished ones are left alone."""
-        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
-            if sequence.index == index:
-                self.scheduler.remove(sequence)
-                self._texts.pop(index, None)
+        for scheduler in self.schedulers:
+            for sequence in [*scheduler.running, *scheduler.waiting]:
+                if sequence.index == index:
+                    scheduler.remove(sequence)
+                    self._texts.pop(index, None)
 
     def step(self) -> list[Output]:
         """Run one step: an Output for each request that got a token. [] if there is no work.
@@ -160,18 +165,21 @@ class Engine:
         not finite: every request is dropped then.
         """
         start = time.perf_counter()
-        chunks = self.scheduler.schedule()
-        if not chunks:
+        chunks = [scheduler.schedule() for scheduler in self.schedulers]
+        if not any(chunks):
             return []
         ids = self._runner.run(chunks)
-        self.scheduler.advance(chunks)
-        sampled = [(c.sequence, i) for c, i in zip(chunks, ids, strict=True) if c.samples]
-        for sequence, token_id in sampled:
+        sampled = []
+        for scheduler, of_one, new in zip(self.schedulers, chunks, ids, strict=True):
+            scheduler.advance(of_one)
+            pairs = zip(of_one, new, strict=True)
+            sampled += [(scheduler, chunk.sequence, i) for chunk, i in pairs if chunk.samples]
+        for _, sequence, token_id in sampled:
             if token_id < 0:
                 self._fail(sequence)
-        outputs = [self._accept(sequence, token_id) for sequence, token_id in sampled]
-        self.stats.record(chunks, time.perf_counter() - start)
-        self.stats.preemptions = self.scheduler.num_preemptions
+        outputs = [self._accept(*each) for each in sampled]
+        self.stats.record([chunk for one in chunks for chunk in one], time.perf_counter() - start)
+        self.stats.preemptions = sum(each.num_preemptions for each in self.schedulers)
         return outputs
 
     def stream(
@@ -247,7 +255,7 @@ class Engine:
         return token_ids
 
     def _needed_buckets(self) -> list[Bucket]:
-        waiting = self.scheduler.waiting
+        waiting = [sequence for each in self.schedulers for sequence in each.waiting]
         longest = sorted(sequence.max_tokens for sequence in waiting)[-self.config.max_num_seqs :]
         pages = sum(pages_for(length, self.config.page_size) for length in longest)
         return buckets_for(
@@ -265,20 +273,21 @@ class Engine:
             self.stats.compile_seconds += self._runner.compile(bucket)
         # Steps must not outgrow what is compiled: they hold less of a prompt, or fewer requests.
         largest = max(buckets)
-        scheduler = self.scheduler
-        scheduler.max_num_batched_tokens = min(self.config.max_num_batched_tokens, largest.tokens)
-        scheduler.max_num_seqs = min(self.config.max_num_seqs, largest.seqs)
+        for each in self.schedulers:
+            each.max_num_batched_tokens = min(self.config.max_num_batched_tokens, largest.tokens)
+            each.max_num_seqs = min(self.config.max_num_seqs, largest.seqs)
 
     def _fail(self, sequence: Sequence) -> None:
         """Drop everything and raise: what one NaN has reached in the cache is not known."""
-        for other in [*self.scheduler.running, *self.scheduler.waiting]:
-            self.abort(other.index)
+        for scheduler in self.schedulers:
+            for other in [*scheduler.running, *scheduler.waiting]:
+                self.abort(other.index)
         raise FloatingPointError(
             f"the model's logits for request {sequence.index} at position "
             f"{len(sequence.token_ids)} are not finite"
         )
 
-    def _accept(self, sequence: Sequence, token_id: int) -> Output:
+    def _accept(self, scheduler: Scheduler, sequence: Sequence, token_id: int) -> Output:
         """Add a sampled token to its sequence, and end the sequence where it ends."""
         sequence.token_ids.append(token_id)
         params, text = sequence.params, self._texts.get(sequence.index)
@@ -294,7 +303,7 @@ class Engine:
             stopped = is_end or text.stopped
         if is_last or stopped:
             sequence.finish_reason = "stop" if stopped else "length"
-            self.scheduler.remove(sequence)
+            scheduler.remove(sequence)
             self._texts.pop(sequence.index, None)
         return Output(sequence.index, token_id, shown, sequence.finish_reason)
 

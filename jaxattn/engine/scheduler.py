@@ -53,6 +53,12 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the requests here may still need computed."""
+        mine = [*self.running, *self.waiting]
+        return sum(each.max_tokens - each.num_cached for each in mine)
+
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. ValueError if the whole cache is too small for it alone."""
         # The last token is never stored: it ends the request.
