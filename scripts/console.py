@@ -14,6 +14,8 @@ from typing import NoReturn, TextIO
 BAD_INPUT = 2
 FAILED = 1
 INTERRUPTED = 128 + signal.SIGINT
+_silent, _abrupt = threading.Event(), threading.Event()
+_name = "python"  # until `run` knows better
 # A line longer than this is cut in its middle: its ends say what is wrong and what the rule is.
 LONGEST_LINE = 500
 
@@ -33,6 +35,26 @@ class Parser(argparse.ArgumentParser):
 
 def say(message: str) -> None:
     """One line on stderr, if there is somebody to take it; stdout is for what was asked for."""
+    if not _silent.is_set():
+        _write(message)
+
+
+def only_errors() -> None:
+    """Say nothing from now on but what went wrong."""
+    _silent.set()
+
+
+def end_at_once() -> None:
+    """Leave out what Python and its packages do at exit, should the program end with an error."""
+    _abrupt.set()
+
+
+def fail(message: str) -> None:
+    """An error on stderr, in the program's name."""
+    _write(f"{_name}: error: {one_line(message)}")
+
+
+def _write(message: str) -> None:
     if sys.stderr is None:  # print would take stdout instead
         return
     try:
@@ -57,6 +79,8 @@ def run(prog: str, main: Callable[[], int]) -> NoReturn:
     not finite: 1. Ctrl-C: 130. A reader that has closed the pipe: 141, and nothing is said. Any
     other exception is a bug and keeps its traceback.
     """
+    global _name
+    _name = prog
     _take_closed_streams()
     if sys.stdout is None:
         sys.exit(_fail(prog, "stdout is closed, so the output has nowhere to go", BAD_INPUT))
@@ -82,6 +106,8 @@ def run(prog: str, main: Callable[[], int]) -> NoReturn:
         sys.stdout.flush()
     except OSError:
         _to_nowhere(sys.stdout)
+    if code and _abrupt.is_set():
+        os._exit(code)
     sys.exit(code)
 
 
@@ -98,7 +124,7 @@ def _code_after(prog: str, error: Exception) -> int:
 
 
 def _fail(prog: str, message: str, code: int) -> int:
-    say(f"{prog}: error: {one_line(message)}")
+    _write(f"{prog}: error: {one_line(message)}")
     return code
 
 

@@ -17,6 +17,7 @@ from scripts.options import (
     load_model,
     make_engine,
 )
+from scripts.pod import Pod, add_device_options, check_device_options, pod
 from scripts.prompts import check_text, read_prompts
 
 PROG = "generate"
@@ -50,6 +51,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     _add_sampling_options(parser)
     add_model_options(parser)
     add_engine_options(parser)
+    add_device_options(parser)
     args = parser.parse_args(argv)
     if args.system is not None and not args.chat:
         parser.error("--system needs --chat")
@@ -93,25 +95,39 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    prompts = read_prompts(args.prompt, args.prompts_file)
     for text, flag in [(args.system, "--system"), *((stop, "--stop") for stop in args.stop)]:
         check_text(text or "", flag)
     with flags_named():
         params = _sampling_params(args)
         check_engine_options(args)
-    if params.temperature > 0 and params.seed is None:
-        params = replace(params, seed=secrets.randbits(32))
-        say(f"{PROG}: seed {params.seed}")
+        check_device_options(args)
+    if args.process_id:  # the leader has stdin
+        return _generate(args, None, params)
+    return _generate(args, read_prompts(args.prompt, args.prompts_file), params)
+
+
+def _generate(args: argparse.Namespace, prompts: list[str] | None, params: Any) -> int:
+    with pod(args) as here:
+        seed = params.seed
+        if params.temperature > 0 and seed is None:
+            seed = secrets.randbits(32)
+            say(f"{PROG}: seed {seed}")
+        prompts, seed = here.share([prompts, seed])
+        _run(args, here, prompts, replace(params, seed=seed))
+    return 0
+
+
+def _run(args: argparse.Namespace, here: Pod, prompts: list[str], params: Any) -> None:
     start = time.perf_counter()
-    loaded = load_model(args)
+    mesh = here.mesh(args)
+    loaded = load_model(args, mesh)
     say(f"{PROG}: loaded the model in {time.perf_counter() - start:.1f} s")
     prompt_ids = [_encode(loaded.tokenizer, prompt, args) for prompt in prompts]
     longest = _max_model_len(args, loaded.config.max_position_embeddings, prompt_ids)
     with flags_named():
-        engine = make_engine(args, loaded, longest, len(prompts))
+        engine = make_engine(args, loaded, longest, len(prompts), mesh, here.least)
         _print_all(engine, prompts, prompt_ids, params, args.json)
     _report(engine.stats)
-    return 0
 
 
 def _sampling_params(args: argparse.Namespace) -> Any:

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def check_engine_options(args: argparse.Namespace) -> None:
         )
 
 
-def load_model(args: argparse.Namespace) -> Any:
+def load_model(args: argparse.Namespace, mesh: Any = None) -> Any:
     """models.load with the options, after setting up JAX's compilation cache."""
 
     import models
@@ -139,7 +139,7 @@ def load_model(args: argparse.Namespace) -> Any:
             f"and JAX runs on: {backend}"
         )
     dtype = args.dtype or ("float32" if backend == "cpu" else "bfloat16")
-    return models.load(args.model, dtype=dtype, implementation=args.implementation)
+    return models.load(args.model, dtype=dtype, implementation=args.implementation, mesh=mesh)
 
 
 def _backend() -> str:
@@ -180,25 +180,38 @@ def compilation_cache_folder() -> Path:
     return cache_folder() / "compiled"
 
 
-def make_engine(args: argparse.Namespace, loaded: Any, max_model_len: int, num_seqs: int) -> Any:
-    """An Engine for `num_seqs` requests of up to `max_model_len` tokens each."""
+def make_engine(
+    args: argparse.Namespace,
+    loaded: Any,
+    max_model_len: int,
+    num_seqs: int,
+    mesh: Any = None,
+    least: Callable[[int], int] = int,
+) -> Any:
+    """An Engine for `num_seqs` requests of up to `max_model_len` tokens each, on a mesh if there is
+    one. `least` gives the least of what processes have that run it together."""
     from jaxattn.engine import Engine, EngineConfig
     from jaxattn.engine.memory import default_pages, pages_in_memory
     from jaxattn.engine.pages import pages_for
 
+    replicas = 1 if mesh is None else mesh.shape["data"]
+    num_seqs = -(-num_seqs // replicas)  # of one replica, to which all sizes apply
     max_num_seqs = args.max_num_seqs or min(num_seqs, MOST_SEQS, _batched_tokens(args))
     # More pages than these would never be used.
     wanted = min(max_num_seqs, num_seqs) * pages_for(max_model_len, args.page_size)
+    each = dict(loaded.cache_spec)  # of one device
+    if mesh is not None and each["num_kv_heads"] % mesh.shape["model"] == 0:
+        each["num_kv_heads"] //= mesh.shape["model"]
     if args.memory_fraction is not None:
-        fitting = pages_in_memory(loaded.cache_spec, args.page_size, args.memory_fraction)
+        fitting = pages_in_memory(each, args.page_size, args.memory_fraction)
         num_pages = min(fitting, wanted)
     elif args.num_pages is not None:
         num_pages = min(args.num_pages, wanted)
     else:
-        num_pages = default_pages(loaded.cache_spec, args.page_size, wanted)
+        num_pages = default_pages(each, args.page_size, wanted)
     config = EngineConfig(
         max_model_len=max_model_len,
-        num_pages=num_pages,
+        num_pages=least(num_pages),
         page_size=args.page_size,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=_batched_tokens(args),
@@ -211,4 +224,5 @@ def make_engine(args: argparse.Namespace, loaded: Any, max_model_len: int, num_s
         vocab_size=loaded.config.vocab_size,
         tokenizer=loaded.tokenizer,
         eos_token_ids=loaded.tokenizer.eos_token_ids,
+        mesh=mesh,
     )

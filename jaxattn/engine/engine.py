@@ -138,7 +138,7 @@ class Engine:
             num_prompt_tokens=len(token_ids),
             max_tokens=min(len(token_ids) + params.max_new_tokens, self.config.max_model_len),
             params=params,
-            seed=secrets.randbits(64) if params.seed is None else params.seed,
+            seed=_seed(params),
         )
         scheduler = min(self.schedulers, key=lambda each: each.num_tokens)
         try:
@@ -306,6 +306,13 @@ class Engine:
             scheduler.remove(sequence)
             self._texts.pop(sequence.index, None)
         return Output(sequence.index, token_id, shown, sequence.finish_reason)
+
+
+def _seed(params: SamplingParams) -> int:
+    """One that a greedy request does not use is 0, the same in all processes of a mesh."""
+    if params.seed is not None:
+        return params.seed
+    return secrets.randbits(64) if params.temperature > 0 else 0
 
 
 def _params_of_each(

@@ -28,7 +28,7 @@ def device_bytes() -> int:
     What is free on a CPU changes from run to run, and with it would the number of pages and so the
     compiled programs, which could then never be found in a compilation cache.
     """
-    stats = jax.devices()[0].memory_stats()
+    stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats["bytes_in_use"]
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
