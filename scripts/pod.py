@@ -29,8 +29,8 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
-        help="of process 0, which listens there; every process is started with the same options. "
-        "Not needed on Cloud TPU, where the hosts of a slice find each other",
+        help="of process 0, which listens there and at the next port; all processes are started "
+        "with the same options. Not needed on Cloud TPU: the hosts of a slice find each other",
     )
     group.add_argument("--num-processes", type=int, metavar="N", help="how many there are")
     group.add_argument("--process-id", type=int, metavar="I", help="this one's number, from 0")
@@ -49,8 +49,10 @@ def check_device_options(args: argparse.Namespace) -> None:
     if not given:
         return
     host, _, port = args.coordinator.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"--coordinator must be HOST:PORT, got {args.coordinator!r}")
+    if not host or not port.isdecimal() or not 0 < int(port) < (1 << 16) - 1:
+        raise ValueError(
+            f"--coordinator must be HOST:PORT with a port from 1 to 65534, got {args.coordinator!r}"
+        )
     if not 0 <= args.process_id < args.num_processes:
         raise ValueError(
             f"--process-id must be from 0 to {args.num_processes - 1}, got {args.process_id}"
@@ -118,26 +120,37 @@ class Pod:
 
 @contextlib.contextmanager
 def pod(args: argparse.Namespace) -> Iterator[Pod]:
-    """Join the other processes, if there are any. If one of them fails inside, all end."""
-    if args.coordinator is None and not _on_tpu_slice():
-        yield Pod()
-        return
-    _keep_stdout()
-    _join(args)
-    import jax
+    """Join the other processes, if there are any. If one of them fails inside, all end.
 
-    joined = Pod(jax.process_count(), jax.process_index())
-    if joined.processes == 1:
-        yield joined
-        return
-    if not joined.leads:
+    ValueError if they do not all come.
+    """
+    if args.coordinator is not None and args.num_processes > 1:
+        host, _, port = args.coordinator.rpartition(":")
+        _be_one_of_several(args.process_id)
+        with Watch(args.process_id, args.num_processes, (host, int(port))):
+            _join(f"{host}:{int(port) + 1}", args.num_processes, args.process_id)
+            yield Pod(args.num_processes, args.process_id)
+    elif args.coordinator is None and _on_tpu_slice():
+        _join()
+        import jax
+
+        joined = Pod(jax.process_count(), jax.process_index())
+        _be_one_of_several(joined.index)
+        address = joined.share([socket.gethostname(), _free_port()])
+        with Watch(joined.index, joined.processes, tuple(address)):
+            yield joined
+    else:
+        yield Pod()
+
+
+def _be_one_of_several(index: int) -> None:
+    """Only the leader prints, and no process that fails waits for the others at its exit, as
+    jax.distributed does."""
+    console.end_at_once()
+    _keep_stdout()
+    if index > 0:
         console.only_errors()
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
-    console.end_at_once()  # jax.distributed waits at exit for processes that may be gone
-    host = "" if args.coordinator is None else args.coordinator.rpartition(":")[0]
-    address = (joined.share(host or socket.gethostname()), joined.share(_free_port(joined)))
-    with Watch(joined.index, joined.processes, address):
-        yield joined
 
 
 def _keep_stdout() -> None:
@@ -151,22 +164,11 @@ def _keep_stdout() -> None:
         sys.stdout = open(ours, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
 
 
-def _join(args: argparse.Namespace) -> None:
+def _join(*address: Any) -> None:
+    """jax.distributed, at an address, of so many processes, as this one; or as found on a TPU."""
     import jax
 
-    how = {}
-    if args.coordinator is not None:
-        how = {
-            "coordinator_address": args.coordinator,
-            "num_processes": args.num_processes,
-            "process_id": args.process_id,
-        }
-    try:
-        jax.distributed.initialize(initialization_timeout=START_SECONDS, **how)
-    except RuntimeError as error:
-        where = f"--coordinator {args.coordinator}" if how else "the hosts of the slice"
-        text = console.one_line(str(error))
-        raise ValueError(f"{where}: not all processes came in {START_SECONDS} s: {text}") from error
+    jax.distributed.initialize(*address, initialization_timeout=START_SECONDS)
 
 
 def _on_tpu_slice() -> bool:
@@ -178,9 +180,7 @@ def _on_tpu_slice() -> bool:
     return has_chips and os.environ.get("JAX_PLATFORMS", "tpu").startswith("tpu")
 
 
-def _free_port(joined: Pod) -> int:
-    if not joined.leads:
-        return 0
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]

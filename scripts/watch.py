@@ -14,14 +14,15 @@ from scripts import console
 
 EVERY_SECONDS = 2.0
 LOST_SECONDS = 20.0  # without a word a process is taken for gone
-JOIN_SECONDS = 30.0
+JOIN_SECONDS = 45.0  # for all to come
 DONE, ALIVE, FAILED = "done", "alive", "failed"
 
 
 class Watch:
     """A context: inside it the processes watch each other.
 
-    Leaving it by an exception ends all processes; leaving it in order waits for the others' end.
+    Entering it waits for all to come: ValueError if they do not, or do not fit together. Leaving it
+    by an exception ends all processes; leaving it in order waits for the others' end.
     """
 
     def __init__(self, index: int, processes: int, address: tuple[str, int]):
@@ -49,13 +50,30 @@ class Watch:
         self._tell(f"process {self._index} {console.one_line(text)}", but=None)
 
     def _accept(self) -> dict[int, socket.socket]:
-        found = {}
+        found: dict[int, socket.socket] = {}
+        until = time.monotonic() + JOIN_SECONDS
         with socket.create_server(("", self._address[1])) as server:
-            server.settimeout(JOIN_SECONDS)
             while len(found) < self._processes - 1:
-                link, _ = server.accept()
-                link.settimeout(JOIN_SECONDS)
-                found[int(link.makefile().readline())] = link
+                server.settimeout(max(until - time.monotonic(), 0.01))
+                try:
+                    link, _ = server.accept()
+                    link.settimeout(JOIN_SECONDS)
+                    number, processes = map(int, link.makefile().readline().split())
+                except TimeoutError:
+                    missing = sorted({*range(1, self._processes)} - {*found})
+                    raise ValueError(
+                        f"{self._where}: process {missing[0]} did not come in {JOIN_SECONDS:.0f} s"
+                    ) from None
+                except ValueError:
+                    continue  # somebody else's connection
+                if number in found or number == 0 or processes != self._processes:
+                    raise ValueError(
+                        f"{self._where}: two processes are number {number}"
+                        if processes == self._processes
+                        else f"process {number} is one of {processes}, and process 0 of "
+                        f"{self._processes}"
+                    )
+                found[number] = link
         return found
 
     def _connect(self) -> dict[int, socket.socket]:
@@ -64,12 +82,19 @@ class Watch:
             try:
                 link = socket.create_connection(self._address, timeout=JOIN_SECONDS)
                 break
-            except OSError:
+            except OSError as error:
                 if time.monotonic() > until:
-                    raise
+                    raise ValueError(
+                        f"{self._where}: process 0 did not answer in {JOIN_SECONDS:.0f} s: "
+                        f"{error.strerror or error}"
+                    ) from error
                 time.sleep(0.1)
-        link.sendall(f"{self._index}\n".encode())
+        link.sendall(f"{self._index} {self._processes}\n".encode())
         return {0: link}
+
+    @property
+    def _where(self) -> str:
+        return f"{self._address[0]}:{self._address[1]}"
 
     def _listen(self, peer: "_Peer") -> None:
         for line in peer.lines():
