@@ -205,9 +205,10 @@ def test_a_wrong_topology_lists_the_valid_ones(name, valid):
 def test_links_of_a_slice():
     """v5e: 50 GB/s a link; a corner of a small slice has one along each axis."""
     per_device = {name: topology.parse(name).ici / 1e9 for name in (
-        "v5e:1x1", "v5e:2x4", "v5e:16x16", "v6e:2x2", "v5p:4x4x4", "tpu7x:2x2x1", "tpu7x:2x2x2",
+        "v5e:1x1", "v5e:2x4", "v5e:16x16", "v5e:8x16", "v6e:2x2", "v5p:4x4x4", "tpu7x:2x2x1",
+        "tpu7x:2x2x2",
     )}  # fmt: skip
-    assert list(per_device.values()) == [0, 100, 200, 200, 600, 100, 150]
+    assert list(per_device.values()) == [0, 100, 200, 150, 200, 600, 100, 150]
     assert topology.parse("tpu7x:2x2x1").devices == 8
 
 

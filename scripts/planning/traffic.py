@@ -1,7 +1,7 @@
 """What a compiled program reads from HBM and writes to it, buffer by buffer.
 
 Every instruction reads its operands and writes its results, where those are in HBM: the compiler
-has said which are, and what it fetches ahead into vector memory counts once, when it is fetched. The
+has said which are, and what it fetches ahead into vector memory counts once, as it is fetched. The
 keys and values that the attention kernel reads depend on the step's lengths and are not in here.
 """
 
