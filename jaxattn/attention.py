@@ -1,24 +1,21 @@
-"""The public operations: they check shapes, bring a call into the one form that every target takes
-(:class:`jaxattn.problem.Problem`), and pick the target.
+"""The public operations: they check that arguments fit together, bring a call into the one form
+that every target takes (:class:`jaxattn.problem.Problem`), and pick the target.
 
 Letters: B batch, T query tokens, S key tokens, H query heads, K kv heads, D head dim, Dv value
 dim, N sequences, W pages a block table names.
 """
 
 import functools
-import math
-import os
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxattn import interpreting, mosaic, reference, sharded, tile, triton, xla
+from jaxattn import checks, interpreting, mosaic, reference, sharded, tile, triton, xla
 from jaxattn.masks import Causal, Full, Mask
 from jaxattn.operands import Layout, PerHead, bind
-from jaxattn.paging import DTYPES, PagedKV
-from jaxattn.problem import COMPILERS, Packed, Paged, Problem, Tiles
+from jaxattn.paging import PagedKV
+from jaxattn.problem import Packed, Paged, Problem, Tiles
 from jaxattn.refusal import refuse
 from jaxattn.scores import Score
 from jaxattn.sharded import Arg
@@ -26,7 +23,6 @@ from jaxattn.sharded import Arg
 __all__ = ["attention", "merge_states", "paged_attention", "varlen_attention"]
 
 TARGETS = {"mosaic": mosaic, "triton": triton, "xla": xla}
-ENVIRONMENT = "JAXATTN_COMPILER"  # the compiler of calls that do not name one
 
 
 def attention(
@@ -68,9 +64,9 @@ def attention(
     Raises:
       ValueError: a shape, dtype or name breaks a rule above, or the target cannot do the call.
     """
-    q = _array("q [B, T, H, D]", q, 4)
-    k, v = _array("k [B, S, K, D]", k, 4), _array("v [B, S, K, Dv]", v, 4)
-    options = _options(q, k, v, mask, score, scale, sinks, implementation, compiler, tiles)
+    q = checks.array("q [B, T, H, D]", q, 4)
+    k, v = checks.array("k [B, S, K, D]", k, 4), checks.array("v [B, S, K, Dv]", v, 4)
+    options = checks.options(q, k, v, mask, score, scale, sinks, implementation, compiler, tiles)
     b, t, h, d = q.shape
     s = k.shape[1]
     if k.shape[0] != b or v.shape[:3] != k.shape[:3]:
@@ -129,10 +125,11 @@ def varlen_attention(
     Returns:
       ``[T, H, Dv]`` and, on request, ``f32[T, H]``; rows past ``cu_q_lens[-1]`` are 0 and -inf.
     """
-    q, k = _array("q [T, H, D]", q, 3), _array("k [S, K, D]", k, 3)
-    v = _array("v [S, K, Dv]", v, 3)
-    options = _options(q, k, v, mask, score, scale, sinks, implementation, compiler, tiles)
-    cu_q_lens, cu_k_lens = _ints("cu_q_lens", cu_q_lens, 1), _ints("cu_k_lens", cu_k_lens, 1)
+    q, k = checks.array("q [T, H, D]", q, 3), checks.array("k [S, K, D]", k, 3)
+    v = checks.array("v [S, K, Dv]", v, 3)
+    options = checks.options(q, k, v, mask, score, scale, sinks, implementation, compiler, tiles)
+    cu_q_lens = checks.ints("cu_q_lens", cu_q_lens, 1)
+    cu_k_lens = checks.ints("cu_k_lens", cu_k_lens, 1)
     if cu_q_lens.shape != cu_k_lens.shape or cu_q_lens.shape[0] < 1:
         raise ValueError(
             f"cu_q_lens {cu_q_lens.shape} and cu_k_lens {cu_k_lens.shape} must both be [N + 1]"
@@ -197,15 +194,16 @@ def paged_attention(
     Returns:
       ``[T, H, Dv]`` and, on request, ``f32[T, H]``; rows past ``cu_q_lens[-1]`` are 0 and -inf.
     """
-    q = _array("q [T, H, D]", q, 3)
+    q = checks.array("q [T, H, D]", q, 3)
     if not isinstance(cache, PagedKV):
         raise ValueError(f"cache is a {type(cache).__name__}: it must be a PagedKV")
     cache.check()
-    options = _options(
-        q, cache.k, cache.v, mask, score, scale, sinks, implementation, compiler, tiles, 1
+    options = checks.options(
+        q, cache.k, cache.v, mask, score, scale, sinks, implementation, compiler, tiles, kv_axis=1
     )
-    tables, seq_lens = _ints("block_tables", block_tables, 2), _ints("seq_lens", seq_lens, 1)
-    cu_q_lens = _ints("cu_q_lens", cu_q_lens, 1)
+    tables = checks.ints("block_tables", block_tables, 2)
+    seq_lens = checks.ints("seq_lens", seq_lens, 1)
+    cu_q_lens = checks.ints("cu_q_lens", cu_q_lens, 1)
     n = seq_lens.shape[0]
     if tables.shape[0] != n or cu_q_lens.shape[0] != n + 1:
         raise ValueError(
@@ -280,16 +278,6 @@ def _packed(k, v, starts):
     return Packed(k, v, starts)
 
 
-class _Options(NamedTuple):
-    mask: Mask
-    scores: tuple[Score, ...]
-    scale: float
-    sinks: jax.Array | None
-    implementation: str | None
-    compiler: str
-    tiles: Tiles | None
-
-
 def _solve(q, keys, cu_q_lens, kv_lens, key_base, max_keys, layout, options, uniform=None):
     sinks = None if options.sinks is None else bind(PerHead(options.sinks), layout)
     problem = Problem(
@@ -352,82 +340,3 @@ def _no_gradient(*_):
 
 
 _call.defvjp(lambda *args: (_run(*args), None), _no_gradient)
-
-
-def _options(q, k, v, mask, score, scale, sinks, implementation, compiler, tiles, kv_axis=None):
-    """The checked options of a call; ``kv_axis`` is the axis of kv heads in k, from the end."""
-    _check_arrays(q, k, v, k.shape[-2 if kv_axis is None else kv_axis])
-    if not isinstance(mask, Mask):
-        raise ValueError(f"mask={mask!r}: must be a jaxattn mask, such as Causal()")
-    scores = score if isinstance(score, tuple | list) else (score,)
-    for one in scores:
-        if not isinstance(one, Score):
-            raise ValueError(f"score={score!r}: must be jaxattn scores, such as Softcap(50.0)")
-    names = [*TARGETS, "reference"]
-    if implementation is not None and implementation not in names:
-        raise ValueError(
-            f"implementation={implementation!r}: must be None or one of {', '.join(names)}"
-        )
-    compiler = _compiler(compiler)
-    if not (tiles is None or isinstance(tiles, Tiles)):
-        raise ValueError(f"tiles={tiles!r}: must be None or a jaxattn.Tiles")
-    return _Options(mask, tuple(scores), _scale(scale, q), sinks, implementation, compiler, tiles)
-
-
-def _compiler(compiler) -> str | None:
-    """The compiler to use: the argument, else that of the environment, else the target's choice."""
-    name, chosen = "compiler", compiler
-    if compiler is None:
-        name, chosen = ENVIRONMENT, os.environ.get(ENVIRONMENT) or None
-    if chosen not in (None, *COMPILERS):
-        raise ValueError(f"{name}={chosen!r}: must be one of {', '.join(COMPILERS)}")
-    return chosen
-
-
-def _scale(scale, q) -> float:
-    if scale is None:
-        return float(q.shape[-1] ** -0.5)
-    try:
-        number = math.nan if isinstance(scale, bool | str) else float(scale)
-    except (TypeError, ValueError, jax.errors.ConcretizationTypeError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"scale={scale!r}: must be None or one finite number, known when tracing")
-    return number
-
-
-def _check_arrays(q, k, v, kv_heads):
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dtype not in DTYPES:
-            raise ValueError(f"{name} is {x.dtype}: it must be bfloat16, float16 or float32")
-    if not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"q is {q.dtype}, k {k.dtype}, v {v.dtype}: all must be of one dtype")
-    if q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"q has head dim {q.shape[-1]}, k has {k.shape[-1]}: must be equal")
-    for name, d in (("q and k", q.shape[-1]), ("v", v.shape[-1])):
-        if d % 8 or not 8 <= d <= 256:
-            raise ValueError(f"head dim of {name} is {d}: must be a multiple of 8 from 8 to 256")
-    heads = q.shape[-2]
-    if kv_heads == 0 or heads == 0 or heads % kv_heads:
-        raise ValueError(f"q has {heads} heads, k {kv_heads}: q's must be a multiple of k's")
-
-
-def _array(name, x, ndim):
-    if not hasattr(x, "dtype"):
-        try:
-            x = jnp.asarray(x)
-        except (TypeError, ValueError):
-            raise ValueError(f"{name} is a {type(x).__name__}: it must be an array") from None
-    if x.ndim != ndim:
-        raise ValueError(f"{name} has shape {tuple(x.shape)}: it must have {ndim} axes")
-    return jnp.asarray(x)
-
-
-def _ints(name, x, ndim):
-    try:
-        x = jnp.asarray(x)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} is a {type(x).__name__}: it must be an array") from None
-    if x.ndim != ndim or not jnp.issubdtype(x.dtype, jnp.integer):
-        raise ValueError(f"{name} is {x.dtype}{list(x.shape)}: must be integers with {ndim} axes")
-    return x.astype(jnp.int32)

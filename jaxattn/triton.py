@@ -27,12 +27,11 @@ from jaxattn.triton_sources import (
     LoadEnv,
     LoadPages,
     LoadSlices,
-    columns,
     load,
     store,
     whole,
 )
-from jaxattn.tuning_shape import MIN_SIDE, MOST_FEW, side
+from jaxattn.tuning_shape import MIN_SIDE, MOST_FEW, columns, side
 
 __all__ = ["default_tiles", "reason_not", "run"]
 
@@ -46,36 +45,63 @@ def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch:
-    """One launch of the kernel: its tiles, and the queries of the sequences it does."""
+class Kind:
+    """Sequences of ``least`` to ``most`` queries, and the tiles of their items."""
 
     tiles: Tiles
     least: int = 0
     most: int | None = None
 
+    def items(self, problem: Problem) -> int:
+        return problem.num_items(self.tiles.block_q, self.least, self.most)
+
+    def wanted(self, problem: Problem) -> int:
+        """How many parts of items are wanted, a kv head; 0 where nothing is cut."""
+        wanted = -(-(self.tiles.programs or 0) // problem.keys.num_kv_heads)
+        # Lengths that are not known may be very unlike: one long sequence must not run alone.
+        return wanted if problem.uniform is None or self.items(problem) < 2 * wanted else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """What the kernel knows of a kind: the sizes of its tiles, and whether its keys are cut."""
+
+    block_q: int
+    block_k: int
+    group: int
+    cut: bool
+
+    @property
+    def rows(self) -> int:
+        return side(self.block_q * self.group)
+
 
 def run(problem: Problem, tiles: Tiles | None, interpreter=None, compiler=None):
     """``out [T, H, Dv]`` in q's dtype and ``lse f32[T, H]`` (natural log)."""
-    results = None
-    for launch in _launches(problem, tiles):
-        chosen = _compiler(compiler, launch.tiles)
-        results = _launch(problem, launch, results, interpreter is not None, chosen)
-    return results
+    kinds = [kind for kind in _kinds(problem, tiles) if kind.items(problem)]
+    compiler = _compiler(compiler, kinds[0].tiles)
+    return _launch(problem, kinds, interpreter is not None, compiler)
 
 
-def _launches(problem: Problem, tiles: Tiles | None) -> tuple[Launch, ...]:
-    """The launches of a call: two if its sequences may be of both kinds."""
+def _kinds(problem: Problem, tiles: Tiles | None) -> tuple[Kind, ...]:
+    """The kinds of sequences of a call: two if there may be some of many queries and some of few.
+
+    They share a launch, so that loads of the few run beside products of the many.
+    """
     if tiles is not None:
-        return (Launch(tiles),)
+        return (Kind(tiles),)
     tokens, seqs = problem.q.shape[0], problem.num_seqs
     queries = problem.uniform or -(-tokens // seqs)
     if problem.uniform is not None or seqs == 1 or queries == 1:
-        return (Launch(default_tiles(problem, queries <= MOST_FEW, queries)),)
-    few = default_tiles(problem, True, queries if queries <= MOST_FEW else 1)
+        return (Kind(default_tiles(problem, queries <= MOST_FEW, queries)),)
+    many, few = tuning.pair(
+        tuning.Shape.of(problem, False, max(queries, MOST_FEW + 1)),
+        tuning.Shape.of(problem, True, queries if queries <= MOST_FEW else 1),
+        tuning.chip(),
+    )
     # Rows that a tile is padded to anyway may as well be of a sequence's next queries.
     few = dataclasses.replace(few, block_q=max(few.block_q, MIN_SIDE // problem.group))
-    many = default_tiles(problem, False, max(queries, MOST_FEW + 1))
-    return Launch(many, least=MOST_FEW + 1), Launch(few, most=MOST_FEW)
+    return Kind(many, least=MOST_FEW + 1), Kind(few, most=MOST_FEW)
 
 
 def default_tiles(problem: Problem, few: bool, queries: int) -> Tiles:
@@ -96,104 +122,103 @@ def _has_official() -> bool:
     return tuning.chip() is not None and usable()
 
 
-def _launch(problem: Problem, launch: Launch, into, interpret: bool, compiler: str):
-    """The results of one launch; ``into`` are those of the launches before it, or None."""
-    tiles, keys = launch.tiles, problem.keys
+def _launch(problem: Problem, kinds, interpret: bool, compiler: str):
+    """The results of one launch of the kernel, and of a merge for each kind whose keys are cut."""
+    keys, tiles, group = problem.keys, kinds[0].tiles, problem.group
     num_tokens, heads, _ = problem.q.shape
     kv_heads, dv = keys.num_kv_heads, keys.v.shape[-1]
-    shapes = (
+    shapes = [
         jax.ShapeDtypeStruct((num_tokens, heads, dv), problem.q.dtype),
         jax.ShapeDtypeStruct((num_tokens, heads), jnp.float32),
-    )
-    rows = side(tiles.block_q * problem.group)
-    items = problem.num_items(tiles.block_q, launch.least, launch.most)
-    if items == 0:
-        return into
-    wanted = -(-(tiles.programs or 0) // kv_heads)
-    # Lengths that are not known may be very unlike: one long sequence must not run alone.
-    cut = wanted > 0 and (items < 2 * wanted or problem.uniform is None)
-    uniform = None if problem.uniform is None or cut else (problem.uniform, problem.max_keys)
-    which = {"block_q": tiles.block_q, "least": launch.least, "most": launch.most}
-    table, merges = triton_items.table(problem, tiles.block_k, wanted if cut else 0, **which)
-    if cut:
-        items, _, slots = part_bound(items, wanted)
-        parts = (slots, kv_heads, rows)
-        shapes += (
-            jax.ShapeDtypeStruct((*parts, dv), jnp.float32),
-            jax.ShapeDtypeStruct(parts, jnp.float32),
-        )
+    ]
+    tables, merges, blocks = [], [], []
+    for kind in kinds:
+        wanted = kind.wanted(problem)
+        which = {"block_q": kind.tiles.block_q, "least": kind.least, "most": kind.most}
+        table, merged = triton_items.table(problem, kind.tiles.block_k, wanted, **which)
+        block = Block(kind.tiles.block_q, kind.tiles.block_k, group, cut=wanted > 0)
+        tables.append(table)
+        blocks.append(block)
+        if wanted:
+            merges.append((merged, {"rows": block.block_q * group, "most": wanted}))
+            parts = (part_bound(kind.items(problem), wanted)[2], kv_heads, block.rows)
+            shapes.append(jax.ShapeDtypeStruct((*parts, dv), jnp.float32))
+            shapes.append(jax.ShapeDtypeStruct(parts, jnp.float32))
+    table = tables[0] if len(tables) == 1 else triton_items.mixed(*tables)
     where = keys.starts if isinstance(keys, Packed) else keys.tables
     leaves, tree = jax.tree.flatten((problem.mask, problem.scores, problem.sinks))
-    operands = (table, where, problem.key_base, problem.q, keys.k, keys.v, *leaves, *(into or ()))
+    operands = (table, where, problem.key_base, problem.q, keys.k, keys.v, *leaves)
     kernel = functools.partial(
         _kernel,
         tree=tree,
-        tiles=tiles,
-        sizes={"block_q": tiles.block_q, "rows": rows, "group": problem.group},
+        blocks=blocks,
         scale=problem.scale,
-        uniform=uniform,
+        uniform=None if problem.uniform is None or merges else (problem.uniform, problem.max_keys),
         paged=not isinstance(keys, Packed),
-        num_into=len(into or ()),
     )
-    first = len(operands) - len(into or ())
-    results = pl.pallas_call(
+    out, lse, *parts = pl.pallas_call(
         kernel,
-        grid=(items * kv_heads,),  # one axis: CUDA's others end at 65535
+        grid=(table.shape[0] * kv_heads,),  # one axis: CUDA's others end at 65535
         in_specs=[whole(x) for x in operands],
         out_specs=[whole(x) for x in shapes],
         out_shape=shapes,
-        input_output_aliases={first + i: i for i in range(len(into or ()))},
         compiler_params=compiler_params(
             compiler, num_warps=tiles.num_warps or 4, num_stages=tiles.num_stages or 2
         ),
         interpret=interpret,
         name="jaxattn_forward",
     )(*operands)
-    if not cut:
-        return tuple(results)
-    written, parts = results[:2], results[2:]
-    sizes = {"rows": tiles.block_q * problem.group, "group": problem.group, "most": wanted}
-    return merge(merges, parts, written, **sizes, interpret=interpret, compiler=compiler)
+    how = {"group": group, "interpret": interpret, "compiler": compiler}
+    for i, (merged, sizes) in enumerate(merges):
+        out, lse = merge(merged, parts[2 * i : 2 * i + 2], (out, lse), **sizes, **how)
+    return out, lse
 
 
-def _kernel(*refs, tree, tiles, sizes, scale, uniform, paged, num_into):
+def _kernel(*refs, tree, blocks, scale, uniform, paged):
     table, where, key_base, q_ref, k_ref, v_ref, *refs = refs
-    leaves, refs = refs[: tree.num_leaves], refs[tree.num_leaves + num_into :]
-    out_ref, lse_ref, *parts = refs
-    # Later blocks see more keys under a causal mask: they start first, so that short ones fill in.
-    # The heads of a block are neighbours, whose keys lie side by side in a page.
+    leaves, (out_ref, lse_ref, *parts) = refs[: tree.num_leaves], refs[tree.num_leaves :]
+    mask, scores, sinks = jax.tree.unflatten(tree, leaves)
+    # The heads of an item are neighbours, whose keys lie side by side in a page.
     kv_heads = k_ref.shape[1]
     head = rem(pl.program_id(0), kv_heads)
+    # Later blocks see more keys under a causal mask: they start first, so that short ones fill in.
     # Parts are of like sizes, and unused ones come last.
-    turn = pl.program_id(0) if parts else pl.num_programs(0) - 1 - pl.program_id(0)
+    given = parts or len(blocks) > 1
+    turn = pl.program_id(0) if given else pl.num_programs(0) - 1 - pl.program_id(0)
     item = div(turn, kv_heads)
-    rows, slot = triton_items.read(item, table, uniform, sizes | {"kv_head": head}, bool(parts))
 
-    mask, scores, sinks = jax.tree.unflatten(tree, leaves)
-    if paged:
-        source = LoadPages(k_ref, v_ref, head, tiles.block_k, where, rows.seq)
+    def work(block, parts):
+        sizes = {"block_q": block.block_q, "rows": block.rows, "group": block.group}
+        sizes["kv_head"] = head
+        rows, slot = triton_items.read(item, table, uniform, sizes, block.cut)
+        if paged:
+            source = LoadPages(k_ref, v_ref, head, block.block_k, where, rows.seq)
+        else:
+            start = where[rows.seq] if uniform is None else rows.seq * uniform[1]
+            known = uniform is not None and isinstance(mask, Full)
+            rest = uniform[1] % block.block_k if known else 0
+            source = LoadSlices(k_ref, v_ref, head, block.block_k, start, rest)
+        env_at = functools.partial(LoadEnv, rows, key_base)
+        q = load(q_ref, (rows.packed(), rows.head()), rows.real())
+        dv = columns(v_ref.shape[-1])
+        out, lse = attend(q, source, env_at, rows, mask, scores, sinks, scale, dv)
+        # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes
+        # back what it read there, and the last query's place would lose its result.
+        place = (rows.packed(clamp=False), rows.head())
+        ok = rows.real()
+        if block.cut:
+            _store_part(parts, slot, head, out, lse, ok & (slot >= 0))
+            ok &= slot < 0
+        store(out_ref, place, out, ok)
+        plt.store(lse_ref.at[place], lse, mask=ok)
+
+    if len(blocks) == 1:
+        work(blocks[0], parts)
     else:
-        start = where[rows.seq] if uniform is None else rows.seq * uniform[1]
-        known = uniform is not None and isinstance(mask, Full)
-        # Deferred values need a full tile before the narrower one.
-        known = known and (uniform[1] >= tiles.block_k or not tiles.defer)
-        rest = uniform[1] % tiles.block_k if known else 0
-        source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start, rest)
-    env_at = functools.partial(LoadEnv, rows, key_base)
-    q = load(q_ref, (rows.packed(), rows.head()), rows.real())
-    out, lse = attend(
-        q, source, env_at, rows, mask, scores, sinks, scale, columns(v_ref.shape[-1]),
-        defer=bool(tiles.defer),
-    )  # fmt: skip
-    # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes
-    # back what it read there, and the last query's place would lose its result.
-    place = (rows.packed(clamp=False), rows.head())
-    ok = rows.real()
-    if parts:
-        _store_part(parts, slot, head, out, lse, ok & (slot >= 0))
-        ok &= slot < 0
-    store(out_ref, place, out, ok)
-    plt.store(lse_ref.at[place], lse, mask=ok)
+        many, few = blocks
+        of_many, of_few = parts[: 2 * many.cut], parts[2 * many.cut :]
+        is_few = triton_items.is_few(table, item)
+        lax.cond(is_few, lambda: work(few, of_few), lambda: work(many, of_many))
 
 
 def _store_part(parts, slot, head, out, lse, ok):

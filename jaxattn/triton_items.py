@@ -2,15 +2,17 @@
 
 import jax.numpy as jnp
 
+from jaxattn.integers import arange
 from jaxattn.kernel import Env, Rows
 from jaxattn.parts import split
 from jaxattn.problem import Problem
 from jaxattn.schedule import uniform_item
 from jaxattn.tuning_shape import pow2
 
-__all__ = ["COLUMNS", "read", "table"]
+__all__ = ["COLUMNS", "is_few", "mixed", "read", "table"]
 
 COLUMNS = ("seq", "start", "count", "packed", "q_len", "kv_len", "lo", "hi", "first", "slot")
+KIND = len(COLUMNS)  # one more, of a table of two kinds: 1 for few queries
 
 
 def table(problem: Problem, block_k: int, wanted: int, **which):
@@ -49,6 +51,27 @@ def table(problem: Problem, block_k: int, wanted: int, **which):
         "parts": parts.merged_parts,
     }
     return _columns(pick, COLUMNS), _columns(merges, tuple(merges))
+
+
+def mixed(many, few):
+    """One table of the items of both, each kind's spread evenly among the other's, so that at all
+    times some items multiply and some load. Of the many, later blocks (which may see more keys)
+    come first; unused items come last."""
+
+    def spread(table, rank):
+        used = table[:, COLUMNS.index("count")] > 0
+        share = (rank(jnp.sum(used, dtype=jnp.int32)) + 0.5) / jnp.maximum(jnp.sum(used), 1)
+        return jnp.where(used, share, 2.0)
+
+    i, j = arange(many.shape[0]), arange(few.shape[0])
+    turn = jnp.concatenate([spread(many, lambda n: n - 1 - i), spread(few, lambda n: j)])
+    both = jnp.concatenate([many, few.at[:, KIND].set(1)])
+    return both[jnp.argsort(turn)]
+
+
+def is_few(table, item):
+    """In a kernel, whether an item of :func:`mixed` is of few queries."""
+    return table[item, KIND] > 0
 
 
 def _columns(item, names):

@@ -11,13 +11,13 @@ from jax.experimental.pallas import triton as plt
 from jaxattn import tile
 from jaxattn.integers import arange, div, rem
 from jaxattn.triton_compiler import compiler_params
-from jaxattn.triton_sources import columns, load, store, whole
-from jaxattn.tuning_shape import pow2
+from jaxattn.triton_sources import load, store, whole
+from jaxattn.tuning_shape import columns, pow2
 
 __all__ = ["merge"]
 
 # Parts that are in flight at once, a power of two.
-LEAST_TOGETHER, MOST_TOGETHER = 4, 32
+LEAST_TOGETHER, MOST_TOGETHER = 16, 32
 
 
 def merge(table, parts, into, *, rows: int, group: int, most: int, interpret: bool, compiler: str):
@@ -32,7 +32,8 @@ def merge(table, parts, into, *, rows: int, group: int, most: int, interpret: bo
     out, lse = into
     kv_heads = parts[0].shape[1]
     operands = (table, *parts, out, lse)
-    # An even split of the blocks makes about this many parts of each.
+    # An even split of the blocks makes about this many parts of each; one long sequence among
+    # short ones has many more, and the rest wait for it.
     typical = -(-most // table.shape[0])
     together = min(max(pow2(typical), LEAST_TOGETHER), MOST_TOGETHER)
     call = pl.pallas_call(

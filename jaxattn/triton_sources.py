@@ -11,9 +11,9 @@ from jax.experimental.pallas import triton as plt
 
 from jaxattn.integers import arange, div, rem
 from jaxattn.kernel import Env
-from jaxattn.tuning_shape import MIN_SIDE, side
+from jaxattn.tuning_shape import columns, side
 
-__all__ = ["LoadEnv", "LoadPages", "LoadSlices", "columns", "load", "store", "whole"]
+__all__ = ["LoadEnv", "LoadPages", "LoadSlices", "load", "store", "whole"]
 
 MOST_SCALARS = 8  # pages of a tile that are looked up one by one
 
@@ -21,14 +21,6 @@ MOST_SCALARS = 8  # pages of a tile that are looked up one by one
 def whole(x):
     """The BlockSpec by which every program has all of an array."""
     return pl.BlockSpec(x.shape, lambda *_: (0,) * len(x.shape))
-
-
-def columns(d: int):
-    """The width of the columns of a head dim, a number or a tuple: 128: 128; 72: (64, 16)."""
-    padded = side(d)
-    first = padded // 2
-    rest = side(d - first)
-    return (first, rest) if first >= MIN_SIDE and first + rest < padded else padded
 
 
 def load(ref, place, ok=None):
@@ -95,28 +87,8 @@ class _Loaded:
     def ahead(self, j):
         return None
 
-    @property
-    def dtype(self):
-        return self.v_ref.dtype
-
     def take(self, j, last, bounds, at):
-        return self.keys(j, bounds, at), self.values(j, bounds, at)
-
-    def keys(self, j, bounds, at):
-        return self._load(self.k_ref, j, bounds, at)
-
-    def values(self, j, bounds, at):
-        return self._load(self.v_ref, j, bounds, at)
-
-    # Triton feeds a product from registers only with what an operation of the same turn makes;
-    # what comes from the turn before goes through shared memory, and is waited for. A bitcast is
-    # an operation, and costs nothing.
-    def hold(self, p):
-        bits = {1: jnp.int8, 2: jnp.int16, 4: jnp.int32}[self.dtype.itemsize]
-        return lax.bitcast_convert_type(p, bits)
-
-    def release(self, held):
-        return lax.bitcast_convert_type(held, self.dtype)
+        return self._load(self.k_ref, j, bounds, at), self._load(self.v_ref, j, bounds, at)
 
     def _load(self, ref, j, bounds, at):
         key = j * self.width + arange(self.width)

@@ -11,13 +11,14 @@ from jaxattn.chips import KIB, Chip, named
 from jaxattn.problem import Tiles
 from jaxattn.tuning_shape import MIN_SIDE, Shape, pow2
 
-__all__ = ["fits", "formula", "why_not"]
+__all__ = ["fits", "formula", "pair", "why_not"]
 
 FLOAT = 4  # bytes of a number that accumulates
 SPARE_REGISTERS = 16  # of a thread, for addresses and counters
 # Splitting costs a second pass over the results: a part is at least this many keys.
 LEAST_SPLIT = 256
 MOST_FEW_ROWS = 64
+MOST_ROWS_BESIDE = 64  # of a tile of many queries in a launch with others of few
 FEW_TILE = 32 * KIB  # of keys and values
 SCRATCH = KIB  # barriers, and what warps exchange of a row
 
@@ -26,6 +27,15 @@ def formula(shape: Shape, chip: str | None) -> Tiles:
     """Tile sizes for ``shape`` on ``chip`` (a ``device_kind``, or None for any)."""
     facts = named(chip)
     return _shrunk(shape, (few if shape.few else many)(shape, facts), facts)
+
+
+def pair(many_shape: Shape, few_shape: Shape, chip: str | None) -> tuple[Tiles, Tiles]:
+    """Tile sizes of the two kinds that share a launch, sequences of many queries and of few: of the
+    same warps, stages and keys, and small enough that a core has some of each."""
+    facts = named(chip)
+    first = _shrunk(many_shape, many(many_shape, facts, most=MOST_ROWS_BESIDE), facts)
+    shared = {name: getattr(first, name) for name in ("block_k", "num_warps", "num_stages")}
+    return first, dataclasses.replace(few(few_shape, facts), **shared)
 
 
 def few(shape: Shape, chip: Chip) -> Tiles:
@@ -54,14 +64,14 @@ def programs(shape: Shape, chip: Chip, block_q: int) -> int:
     return min(wanted, whole * parts) if parts > 1 else 0
 
 
-def many(shape: Shape, chip: Chip) -> Tiles:
-    """Prefill and encoders: products are the work. As many rows as the registers hold, and in long
-    loops as many keys, so that outputs are rescaled less often."""
+def many(shape: Shape, chip: Chip, most: int = 128) -> Tiles:
+    """Prefill and encoders: products are the work. As many rows as the registers hold (``most``),
+    and in long loops as many keys, so that outputs are rescaled less often."""
     dim = max(shape.head_dim, shape.head_dim_v)
     wide = dim > 128 or shape.itemsize == 4
     # In a short loop more programs hide each other's ends.
     short = shape.max_keys <= 1024 and not shape.masked
-    most = 64 if wide or short else 128
+    most = min(most, 64) if wide or short else most
     rows = min(pow2(shape.queries * shape.group), most)
     long = rows == 128 and dim > 64 and not (wide or shape.pair_operands)
     warps = 8 if long or (rows == 128 and dim <= 64) else 4
@@ -127,8 +137,6 @@ def shared_bytes(shape: Shape, tiles: Tiles, chip: Chip) -> int:
     if shape.pair_operands:
         stage += rows * tiles.block_k * FLOAT
     streams = max(stages - chip.buffers_less, 1) * stage
-    if tiles.defer:  # values wait a turn longer
-        streams += tiles.block_k * shape.dims[1] * shape.itemsize
     if chip.buffers_less:  # the weights pass each time
         weights = rows * tiles.block_k * shape.itemsize
         # q has passed when the first keys arrive, unless a narrower tile at the end needs it too.

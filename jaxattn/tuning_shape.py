@@ -9,7 +9,7 @@ from jaxattn.masks import Full
 from jaxattn.operands import PerPair, is_operand
 from jaxattn.problem import Packed, Problem
 
-__all__ = ["MIN_SIDE", "MOST_FEW", "Shape", "pow2", "side"]
+__all__ = ["MIN_SIDE", "MOST_FEW", "Shape", "columns", "pow2", "side"]
 
 MIN_SIDE = 16  # of a matrix product on any GPU
 MOST_FEW = 8  # queries of a sequence that still count as few: decode, and speculation
@@ -61,8 +61,9 @@ class Shape:
 
     @property
     def dims(self) -> tuple[int, int]:
-        """Head dims of k and v as the kernel loads them: powers of two."""
-        return side(self.head_dim), side(self.head_dim_v)
+        """Head dims of k and v as the kernel loads them: sums of :func:`columns`."""
+        widths = (columns(d) for d in (self.head_dim, self.head_dim_v))
+        return tuple(w if isinstance(w, int) else sum(w) for w in widths)
 
     @property
     def row_bytes(self) -> int:
@@ -90,3 +91,11 @@ def pow2(n: int) -> int:
 def side(n: int) -> int:
     """What ``n`` is padded to as a side of a matrix product."""
     return max(pow2(n), MIN_SIDE)
+
+
+def columns(d: int):
+    """The width of the columns of a head dim, a number or a tuple: 128: 128; 72: (64, 16)."""
+    padded = side(d)
+    first = padded // 2
+    rest = side(d - first)
+    return (first, rest) if first >= MIN_SIDE and first + rest < padded else padded

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import fnmatch
 import os
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from scripts import console
 from scripts.bench.cases import SYNTAX, Case, parse
 from scripts.bench.suites import NAMES, suite
+from scripts.case_options import add_case_options, matching, no_match
 from scripts.console import say
 
 PROG = "benchmark_attention"
@@ -46,21 +46,13 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = console.Parser(prog=PROG, description=DESCRIPTION)
     what = parser.add_argument_group("what is timed")
     what.add_argument("suites", nargs="*", metavar="SUITE", help="one or more of the suites above")
-    what.add_argument("--shapes", action="append", default=[], metavar="TEXT", help="a case")
-    what.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help='of the suites, the cases whose names match, such as "decode B16*"',
-    )
+    add_case_options(what, "a case of your own, beside those of suites")
     what.add_argument(
         "--peers",
         default="all",
         metavar="NAMES",
         help=f"all, none, or some of {','.join(PEER_NAMES)} (default: all that are installed)",
     )
-    what.add_argument("--list", action="store_true", help="print the cases and targets, run none")
     how = parser.add_argument_group("how")
     how.add_argument(
         "--rounds", type=int, metavar="N", help="rounds a median is taken of (default: 7)"
@@ -122,17 +114,10 @@ def _suites(args: argparse.Namespace) -> dict[str, list[Case]]:
     names = list(dict.fromkeys(each for name in names for each in _parts(name)))
     chosen = {name: suite(name) for name in names}
     if args.only:
-        chosen = {
-            name: [
-                case
-                for case in cases
-                if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in args.only)
-            ]
-            for name, cases in chosen.items()
-        }
-        chosen = {name: cases for name, cases in chosen.items() if cases}
+        left = {name: matching(cases, args) for name, cases in chosen.items()}
+        chosen = {name: cases for name, cases in left.items() if cases}
         if not chosen and not args.shapes:
-            raise ValueError(f"--only {', '.join(args.only)} matches no case: --list shows them")
+            raise no_match(args)
     if args.shapes:
         chosen[OWN] = [parse(text) for text in dict.fromkeys(args.shapes)]
     if args.small:
@@ -159,7 +144,7 @@ def _list(suites: dict[str, list[Case]]) -> None:
 def _run(args: argparse.Namespace, suites: dict[str, list[Case]]) -> int:
     # One GPU holds JAX and PyTorch: neither may take all of its memory. Set before JAX starts.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    from jaxattn.attention import ENVIRONMENT
+    from jaxattn.checks import ENVIRONMENT
     from scripts.bench import results, roofline
 
     path = None if args.json in (None, "-") else Path(args.json)

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import fnmatch
 import json
 import os
 import time
@@ -10,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from scripts import console
+from scripts.case_options import add_case_options, matching, no_match
 from scripts.console import say
 
 PROG = "tune"
@@ -39,16 +39,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     from scripts.tune_cases import SYNTAX
 
     parser = console.Parser(prog=PROG, description=DESCRIPTION + SYNTAX + AFTER)
-    parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
-    parser.add_argument(
-        "--only",
-        action="append",
-        metavar="PATTERN",
-        help='cases whose name matches, such as "decode:*" or "*,D64*"; repeatable',
-    )
-    parser.add_argument(
-        "--shapes", action="append", metavar="CASE", help="this case instead; repeatable"
-    )
+    add_case_options(parser, "this case instead")
     parser.add_argument("--small", action="store_true", help="cases that take seconds on a CPU")
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help="stop when they are over; default: never"
@@ -111,10 +102,9 @@ def chosen(args: argparse.Namespace) -> list:
 
     names = args.shapes or (tune_cases.SMALL_NAMES if args.small else tune_cases.NAMES)
     cases = [tune_cases.parse(name) for name in names]
-    if args.only:
-        cases = [c for c in cases if any(fnmatch.fnmatchcase(c.name, p) for p in args.only)]
+    cases = matching(cases, args)
     if not cases:
-        raise ValueError(f"--only {' '.join(args.only)}: no case matches (--list prints them)")
+        raise no_match(args)
     return list(dict.fromkeys(cases))
 
 
@@ -163,17 +153,25 @@ def tune(args: argparse.Namespace, cases: list, device: str, record) -> int:
         progress.index = index
         try:
             tune_search.tune(bench, case, known)
-        except tune_search.OutOfTime:
-            say(f"{PROG}: stopped by --budget in case {index + 1} of {len(cases)}")
-            return 0
-        except tune_search.DeviceLost as lost:  # its candidate is recorded: not to be tried again
-            say(f"{PROG}: error: run this again to go on: {console.one_line(str(lost))}")
-            return console.FAILED
+        except (tune_search.OutOfTime, tune_search.DeviceLost) as reason:
+            return stopped(reason, index, cases)
         finally:
             record.write()
         print_case(args, case, known)
     say(f"{PROG}: wrote {record.path}")
     return 0
+
+
+def stopped(reason: Exception, index: int, cases: list) -> int:
+    """Say why nothing is timed from the case on, and return the exit code."""
+    from scripts import tune_search
+
+    if isinstance(reason, tune_search.OutOfTime):
+        say(f"{PROG}: stopped by --budget in case {index + 1} of {len(cases)}")
+        return 0
+    # Its candidate is recorded, and so not tried again.
+    say(f"{PROG}: error: run this again to go on: {console.one_line(str(reason))}")
+    return console.FAILED
 
 
 def print_case(args: argparse.Namespace, case, known) -> None:
@@ -243,13 +241,15 @@ def check_formula(args: argparse.Namespace, cases: list, device: str, record) ->
         device, args.implementation, progress.deadline, args.threads, progress.told
     )
     slow, local = 0, jax.devices()[0].device_kind
-    for case in cases:
+    for index, case in enumerate(cases):
         known, tiles = record.recorded(case.name), formula(case.shape, device)
         tiles = dataclasses.replace(tiles, compiler=tiles.compiler or known.compiler)
         if not known.knows(tiles) and device == local:
             say(f"{PROG}: {case.name}: timing {spell(tiles)}")
             try:
                 tune_search.measure(bench, case, record.case(case), tiles)
+            except (tune_search.OutOfTime, tune_search.DeviceLost) as reason:
+                return stopped(reason, index, cases) or (console.FAILED if slow else 0)
             finally:
                 record.write()
             known = record.recorded(case.name)

@@ -1,22 +1,19 @@
 """The launches that `scripts.tune` tunes: their sizes, their arrays, and their right results."""
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any
 
 from jaxattn.tuning import MOST_FEW, Shape
+from scripts import case_text
 
 KINDS = ("full", "prefill", "decode")
-DTYPES = {"16": "float16", "32": "float32", None: "bfloat16"}
-SYNTAX = """\
-KIND:FIELD,FIELD,... with KIND full (no mask), prefill or decode (causal), and the fields
-  B16    sequences (default 1)      S8192  keys of each
-  T2     queries of each, the last of its keys (default: decode 1, else S)
-  H32/8  query heads / kv heads; H16 is H16/16
-  D128   head dim                   V64    head dim of the values (default D)
-  P16    page size; without it keys and values are contiguous
-  F32    float32, or F16 float16; without it bfloat16"""
+DTYPES = {16: "float16", 32: "float32", None: "bfloat16"}
+SYNTAX = case_text.syntax(
+    "full (no mask), prefill or decode (causal)",
+    "  V64       head dim of the values (default D)",
+    "  F32       float32, or F16 float16; without it bfloat16",
+)
 # Logits of the reference that are in memory at a time, in bytes.
 REFERENCE_BYTES = 1 << 30
 
@@ -37,10 +34,11 @@ class Case:
     dtype: str
 
     def __post_init__(self):
-        if self.queries > self.keys:
-            raise ValueError("T must be at most S")
-        if self.heads % self.kv_heads:
-            raise ValueError("query heads must be a multiple of kv heads")
+        case_text.check_heads(self.heads, self.kv_heads)
+        case_text.check_head_dim("head_dim", self.head_dim)
+        case_text.check_head_dim("head_dim_v", self.head_dim_v)
+        case_text.check_page_size(self.page_size)
+        case_text.check_lengths([(self.queries, self.keys)], self.seqs * self.keys)
 
     @property
     def few(self) -> bool:
@@ -49,20 +47,18 @@ class Case:
     @property
     def name(self) -> str:
         """What `parse` reads."""
-        kind = "prefill" if self.queries == self.keys else "decode"
-        kind = kind if self.causal else "full"
-        usual = 1 if kind == "decode" else self.keys
-        same = self.heads == self.kv_heads
-        fields = [
-            f"B{self.seqs},S{self.keys}",
-            f"T{self.queries}" if self.queries != usual else "",
-            f"H{self.heads}" if same else f"H{self.heads}/{self.kv_heads}",
-            f"D{self.head_dim}",
-            f"V{self.head_dim_v}" if self.head_dim_v != self.head_dim else "",
-            f"P{self.page_size}" if self.page_size is not None else "",
-            {"float16": "F16", "float32": "F32"}.get(self.dtype, ""),
-        ]
-        return f"{kind}:{','.join(field for field in fields if field)}"
+        kind = case_text.kind_of(self.causal, self.queries, self.keys)
+        return case_text.spell(
+            kind,
+            [
+                *case_text.spell_batch(kind, self.seqs, self.queries, self.keys),
+                case_text.spell_heads(self.heads, self.kv_heads),
+                f"D{self.head_dim}",
+                f"V{self.head_dim_v}" if self.head_dim_v != self.head_dim else None,
+                f"P{self.page_size}" if self.page_size is not None else None,
+                {"float16": "F16", "float32": "F32"}.get(self.dtype),
+            ],
+        )
 
     @property
     def shape(self) -> Shape:
@@ -85,33 +81,23 @@ class Case:
 
 def parse(text: str) -> Case:
     """The case that ``text`` names, in the syntax of SYNTAX; ValueError if it names none."""
-    kind, _, rest = text.partition(":")
-    found = [
-        re.fullmatch(r"([BSTDVPF])([1-9]\d*)|(H)([1-9]\d*(?:/[1-9]\d*)?)", x)
-        for x in rest.split(",")
-    ]
-    if kind not in KINDS or None in found:
-        raise ValueError(f"{text!r}: must be such as decode:B16,S8192,H32/8,D128,P16")
-    fields = dict([part for part in match.groups() if part] for match in found)
-    missing = [letter for letter in "SHD" if letter not in fields]
-    if missing or len(fields) < len(found):
-        raise ValueError(f"{text!r}: needs {', '.join(missing) or 'every field once'}")
-    if fields.get("F") not in DTYPES:
-        raise ValueError(f"{text!r}: F must be 16 or 32")
-    heads, _, kv_heads = fields["H"].partition("/")
-    number = lambda letter, usual: int(fields.get(letter, usual))  # noqa: E731
     try:
+        fields = case_text.read(text, KINDS, "BSTHDVPF", "SHD")
+        if fields.number("F") not in DTYPES:
+            raise ValueError("F must be 16 or 32")
+        seqs, queries, keys = fields.batch
+        heads, kv_heads = fields.heads
         return Case(
-            seqs=number("B", 1),
-            queries=number("T", 1 if kind == "decode" else fields["S"]),
-            keys=number("S", 0),
-            heads=int(heads),
-            kv_heads=int(kv_heads or heads),
-            head_dim=number("D", 0),
-            head_dim_v=number("V", fields["D"]),
-            page_size=int(fields["P"]) if "P" in fields else None,
-            causal=kind != "full",
-            dtype=DTYPES[fields.get("F")],
+            seqs=seqs,
+            queries=queries,
+            keys=keys,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=fields.number("D"),
+            head_dim_v=fields.number("V", fields.number("D")),
+            page_size=fields.number("P"),
+            causal=fields.kind != "full",
+            dtype=DTYPES[fields.number("F")],
         )
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from error

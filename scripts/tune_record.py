@@ -11,11 +11,19 @@ from typing import Any
 
 from jaxattn.problem import Tiles
 from jaxattn.tuning import FORMAT, parse, read, spell
+from scripts.forms import EACH, FLAG, NULL, POSITIVE, TEXT, check
 from scripts.tune_candidates import compiler_in_use
 from scripts.tune_cases import Case
 
 MICROSECONDS = 1e6
 LONGEST_REASON = 160
+CASE = {
+    "versions": {EACH: TEXT | NULL},
+    "date": TEXT,
+    "times": {EACH: POSITIVE},
+    "failures": {EACH: TEXT},
+    "finished": FLAG,
+}
 
 
 class Record:
@@ -30,44 +38,57 @@ class Record:
         """Of a file that may exist; a ValueError if it is damaged or another device's."""
         self.path = path
         self._data = {"format": FORMAT, "device": device, "cases": {}}
-        if not path.exists():
-            return
+        self._begun: dict[str, dict[str, Any]] = {}  # new in this run, or done anew
+        if path.exists():
+            self._load(path, device)
+        self._saved = self._text()
+
+    def _load(self, path: Path, device: str) -> None:
         text = path.read_bytes()
         read(text, str(path))
         data = json.loads(text)
         if data.get("device") != device:
             raise ValueError(f"{path}: is of {data.get('device')!r}, this device is {device!r}")
-        for name, case in data["cases"].items():
-            missing = {"versions", "date", "times", "failures", "finished"} - case.keys()
-            if missing:
-                raise ValueError(f"{path}: case {name!r} has no {', '.join(sorted(missing))}")
-            for key in ("versions", "times", "failures"):
-                if not isinstance(case[key], dict):
-                    raise ValueError(f"{path}: case {name!r}: {key} must be an object")
-        self._data = data
+        try:
+            check(data["cases"], {EACH: CASE}, "cases", "cases")
+            for case in data["cases"].values():
+                for tiles in (*case["times"], *case["failures"]):
+                    parse(tiles)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        cases = {name: case for name, case in data["cases"].items() if case["date"]}
+        self._data = data | {"cases": cases}
 
     def names(self) -> list[str]:
         return list(self._data["cases"])
 
     def case(self, case: Case) -> "CaseRecord":
-        """What is known of the case with the versions in use; older measurements are dropped."""
-        cases, now = self._data["cases"], versions()
-        known = cases.get(case.name)
+        """What is known of the case with the versions in use. Its first measurement drops those of
+        other versions."""
+        known = self._begun.get(case.name) or self._data["cases"].get(case.name)
+        now = versions()
         if known is None or known["versions"] != now:
-            known = cases[case.name] = {
+            known = self._begun[case.name] = {
                 "shape": vars(case.shape), "versions": now, "date": "", "best": None,
                 "finished": False, "times": {}, "failures": {},
             }  # fmt: skip
         return CaseRecord(known)
 
     def recorded(self, name: str) -> "CaseRecord":
-        """What the file has of the case, by whichever versions."""
-        return CaseRecord(self._data["cases"][name])
+        """What is known of one of `names`, by whichever versions."""
+        return CaseRecord(self._measured()[name])
+
+    def _measured(self) -> dict[str, dict[str, Any]]:
+        return self._data["cases"] | {n: case for n, case in self._begun.items() if case["date"]}
+
+    def _text(self) -> str:
+        return json.dumps(self._data | {"cases": self._measured()}, indent=0) + "\n"
 
     def write(self) -> None:
-        """Replace the file by one that is whole at any moment."""
-        cases = {name: case for name, case in self._data["cases"].items() if case["date"]}
-        text = json.dumps(self._data | {"cases": cases}, indent=0) + "\n"
+        """Replace the file by one that is whole at any moment, once there is something new."""
+        text = self._text()
+        if text == self._saved:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
         try:
@@ -75,6 +96,7 @@ class Record:
                 file.write(text)
             os.chmod(name, 0o644)  # mkstemp lets no other user read
             os.replace(name, self.path)
+            self._saved = text
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)

@@ -29,6 +29,20 @@ def spills(request):
     return Spills(request.config.getoption("--record-spills"))
 
 
+@pytest.fixture
+def call_main(capsys):
+    """Run a program (its module, arguments) in this process: (exit code, stdout, stderr)."""
+    from scripts import console
+
+    def run(program, *argv):
+        with pytest.raises(SystemExit) as exit_:
+            console.run(program.PROG, lambda: program.main(list(argv)))
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return run
+
+
 @pytest.fixture(autouse=True)
 def _gpu_or_skip(request):
     if request.node.get_closest_marker("gpu"):

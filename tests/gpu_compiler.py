@@ -19,7 +19,7 @@ from jax import export
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
 
 from jaxattn import triton_binary
-from jaxattn.attention import ENVIRONMENT
+from jaxattn.checks import ENVIRONMENT
 from jaxattn.triton_compiler import EXPORT_CHECKS, KERNEL_CALLS, ir_text
 
 

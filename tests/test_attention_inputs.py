@@ -9,6 +9,9 @@ from problems import Call
 
 import jaxattn
 from jaxattn import Causal, PagedKV, Softcap, Tiles, attention, paged_attention, varlen_attention
+from jaxattn.attention import TARGETS
+from jaxattn.checks import IMPLEMENTATIONS
+from scripts import options
 
 
 def a(*shape, dtype=jnp.float32):
@@ -51,7 +54,6 @@ REFUSED = {
     "tiles pair": (lambda: attention(Q, K, K, tiles=(16, 64)), "tiles="),
     "tiles float": (lambda: Tiles(2.0, 64), "block_q=2.0"),
     "tiles 3 warps": (lambda: Tiles(8, 64, num_warps=3), "num_warps=3: must be a power of two"),
-    "tiles defer 1": (lambda: Tiles(8, 64, defer=1), "defer=1: must be True or False"),
     "tiles bool": (lambda: Tiles(8, 64, num_warps=True), "num_warps=True.*whole number from 1"),
     "tiles stages": (lambda: Tiles(8, 64, 4, 0), "num_stages=0.*whole number from 1"),
     "tiles programs": (lambda: Tiles(8, 64, programs=-1), "programs=-1.*whole number from 0"),
@@ -59,7 +61,6 @@ REFUSED = {
     "tiles huge keys": (lambda: Tiles(8, 2**21), "block_k=2097152.*from 1 to 1048576"),
     "tiles huge programs": (lambda: Tiles(8, 64, programs=2**31), "programs=2147483648.*from 0 to"),
     "tiles programs float": (lambda: Tiles(8, 64, programs=2.5), "programs=2.5"),
-    "tiles defer": (lambda: Tiles(8, 64, defer="yes"), "defer='yes'.*True or False"),
     "tiles compiler": (lambda: Tiles(8, 64, compiler="nvcc"), "compiler='nvcc'.*xla or triton"),
     "reference too": (lambda: attention(Q, K, K, mask=Causal, implementation="reference"), "mask="),
     "one column": (
@@ -98,9 +99,13 @@ def test_refused(name):
         call()
 
 
+def test_the_names_of_implementations_are_those_of_targets():
+    assert (*TARGETS, "reference") == IMPLEMENTATIONS == options.IMPLEMENTATIONS
+
+
 def test_tiles_that_leave_the_choice_or_never_split_are_taken():
-    assert Tiles(8, 64) == Tiles(8, 64, None, None, None, None, None)
-    assert Tiles(1, 16, 1, 1, 0, False, "triton").programs == 0
+    assert Tiles(8, 64) == Tiles(8, 64, None, None, None, None)
+    assert Tiles(1, 16, 1, 1, 0, "triton").programs == 0
 
 
 @pytest.mark.parametrize("target", ["mosaic", "triton"])

@@ -5,6 +5,7 @@ pipes, signals and terminals get a process of their own.
 """
 
 import contextlib
+import functools
 import json
 import os
 import pty
@@ -20,7 +21,7 @@ import pytest
 import tiny_checkpoint
 from safetensors.numpy import load_file, save_file
 
-from scripts import console, generate
+from scripts import generate
 
 COMMAND = [sys.executable, "-m", "scripts.generate"]
 ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu"}
@@ -52,16 +53,9 @@ def cache(monkeypatch, tmp_path_factory):
 
 
 @pytest.fixture
-def call(capsys):
-    """Run the program in this process: (exit code, stdout, stderr)."""
-
-    def run(*argv):
-        with pytest.raises(SystemExit) as exit_:
-            console.run(generate.PROG, lambda: generate.main(list(argv)))
-        out, err = capsys.readouterr()
-        return exit_.value.code, out, err
-
-    return run
+def call(call_main):
+    """Run the program: (exit code, stdout, stderr)."""
+    return functools.partial(call_main, generate)
 
 
 def errors_in(err):

@@ -14,7 +14,7 @@ LAYERS = [
     {"sharded"},
     {"masks", "paging", "parts", "scores"},
     {"kernel", "problem", "reference"},
-    {"tuning"},
+    {"checks", "tuning"},
     {"mosaic", "triton", "xla"},
     {"attention"},
     {"__init__"},

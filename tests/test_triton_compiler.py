@@ -17,7 +17,7 @@ from scaled_sum import SHAPE, scaled_sum
 
 import jaxattn
 from jaxattn import triton_binary, triton_compiler
-from jaxattn.attention import ENVIRONMENT
+from jaxattn.checks import ENVIRONMENT
 
 DECODE = configurations.paged(16, d=64, n=2, t=2, h=4, k=2, keys=64)
 XLA, TRITON = (functools.partial(DECODE.call, compiler=name) for name in ("xla", "triton"))

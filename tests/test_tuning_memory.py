@@ -20,7 +20,6 @@ pytestmark = pytest.mark.skipif(
         ("prefill:B1,S8192,H32/8,D128,P16", "32x32 w4 s4"),
         ("full:B64,S577,H16,D64", "128x64 w8 s3"),
         ("prefill:B1,S8192,H32/8,D128,P16", "32x64 w8 s2"),
-        ("prefill:B1,S8192,H32/8,D128,P16", "32x64 w8 s2 d1"),
         ("full:B32,S577,H16,D64,F32", "64x32 w4 s2"),
     ],
 )

@@ -4,20 +4,17 @@ import dataclasses
 import itertools
 import re
 
+from scripts import case_text
 from scripts.bench.targets import Target
+from scripts.case_text import MOST_SEQS
 
 KINDS = ("full", "prefill", "decode", "mixed")
-SYNTAX = """\
-KIND:FIELD,FIELD,... with KIND full (no mask), prefill, decode or mixed (causal), and the fields
-  B16       sequences (default 1)
-  S8192     keys of each          T2  queries of each (default: decode 1, else S)
-  L64*1/500+2*300/2300            instead of B, S and T: 64 times 1 query over 500 keys, and so on
-  H32/8     query heads / kv heads; H16 is H16/16
-  D128      head dim
-  P16       page size; without it keys and values are contiguous
-  W1024     sliding window: a query sees the last 1024 keys up to its own"""
-MOST_SEQS = 1 << 16
-MOST_KEYS = (1 << 31) - 1  # an int32 counts them
+SYNTAX = case_text.syntax(
+    "full (no mask), prefill, decode or mixed (causal)",
+    "  W1024     sliding window: a query sees the last 1024 keys up to its own",
+    "  L64*1/500+2*300/2300",
+    "            instead of B, S and T: 64 times 1 query over 500 keys, and so on",
+)
 FEWEST_SMALL, SMALLER = 24, 64
 MOST_SMALL_SEQS = (2, 3)  # of a miniature: so many first and last ones
 
@@ -46,21 +43,10 @@ class Case:
     def __post_init__(self):
         if not self.q_lens:
             raise ValueError("there must be at least 1 sequence")
-        least = {"heads": 1, "kv_heads": 1, "head_dim": 8}
-        for name, lowest in least.items():
-            if getattr(self, name) < lowest:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least {lowest}")
-        if self.heads % self.kv_heads:
-            raise ValueError(f"heads={self.heads}: must be a multiple of {self.kv_heads} kv heads")
-        if self.head_dim % 8 or self.head_dim > 256:
-            raise ValueError(f"head_dim={self.head_dim}: must be a multiple of 8 from 8 to 256")
-        if self.page_size not in (None, *(2**i for i in range(9))):
-            raise ValueError(f"page_size={self.page_size}: must be a power of two up to 256")
-        if sum(self.k_lens) > MOST_KEYS:
-            raise ValueError(f"{sum(self.k_lens)} keys in all: must be at most {MOST_KEYS}")
-        for q, k in zip(self.q_lens, self.k_lens, strict=True):
-            if not 1 <= q <= k:
-                raise ValueError(f"{q} queries over {k} keys: must be at least 1, and no more")
+        case_text.check_heads(self.heads, self.kv_heads)
+        case_text.check_head_dim("head_dim", self.head_dim)
+        case_text.check_page_size(self.page_size)
+        case_text.check_lengths(zip(self.q_lens, self.k_lens, strict=True), sum(self.k_lens))
         if self.window is not None and (self.window < 1 or not self.causal):
             raise ValueError(f"window={self.window}: must be at least 1, and of a causal case")
         if self.page_size is None and self.uniform is None:
@@ -80,19 +66,22 @@ class Case:
     @property
     def text(self) -> str:
         """What ``parse`` reads as this case."""
-        heads = f"{self.heads}/{self.kv_heads}" if self.group > 1 else f"{self.heads}"
-        fields = [*self._lengths, f"H{heads}", f"D{self.head_dim}"]
-        fields += [f"P{self.page_size}"] if self.page_size else []
-        fields += [f"W{self.window}"] if self.window else []
-        return f"{self._kind}:{','.join(fields)}"
+        return case_text.spell(
+            self._kind,
+            [
+                *self._lengths,
+                case_text.spell_heads(self.heads, self.kv_heads),
+                f"D{self.head_dim}",
+                f"P{self.page_size}" if self.page_size else None,
+                f"W{self.window}" if self.window else None,
+            ],
+        )
 
     @property
     def _kind(self) -> str:
-        if not self.causal:
-            return "full"
-        if self.uniform is None:
+        if self.causal and self.uniform is None:
             return "mixed"
-        return "prefill" if self.q_lens[0] == self.k_lens[0] else "decode"
+        return case_text.kind_of(self.causal, self.q_lens[0], self.k_lens[0])
 
     @property
     def _lengths(self) -> list[str]:
@@ -100,9 +89,7 @@ class Case:
             runs = itertools.groupby(zip(self.q_lens, self.k_lens, strict=True))
             counted = [(len(list(same)), q, k) for (q, k), same in runs]
             return ["L" + "+".join(f"{n}*{q}/{k}" if n > 1 else f"{q}/{k}" for n, q, k in counted)]
-        b, t, s = self.uniform
-        usual = {"decode": 1}.get(self._kind, s)
-        return [f"B{b}", f"S{s}"] + ([f"T{t}"] if t != usual else [])
+        return case_text.spell_batch(self._kind, *self.uniform)
 
     def small(self) -> "Case":
         """A miniature with the same heads a group, head dim, page size and kind of lengths."""
@@ -134,54 +121,32 @@ def parse(text: str) -> Case:
     Raises:
       ValueError: a field is missing, unknown, given twice, or breaks a rule of Case.
     """
-    kind, _, rest = text.partition(":")
-    if kind not in KINDS or not rest:
-        raise ValueError(f"{text!r}: must be KIND:FIELD,FIELD,... with KIND {', '.join(KINDS)}")
-    fields = {}
-    for field in rest.split(","):
-        match = re.fullmatch(
-            r"(?:([BSTDPW])([0-9]+)|(H)([0-9]+(?:/[0-9]+)?)|(L)([0-9*/+]+))", field
-        )
-        if match is None:
-            raise ValueError(f"{text!r}: {field!r} is no field such as B16, S8192, H32/8 or D128")
-        letter, value = [part for part in match.groups() if part is not None]
-        if letter in fields:
-            raise ValueError(f"{text!r}: {letter} is given twice")
-        fields[letter] = value
-    if missing := {"H", "D"} - fields.keys():
-        raise ValueError(f"{text!r}: {', '.join(sorted(missing))} is missing")
-    heads, _, kv_heads = fields["H"].partition("/")
-    number = lambda letter: int(fields[letter]) if letter in fields else None  # noqa: E731
     try:
-        lengths = _lengths(kind, fields)
+        fields = case_text.read(text, KINDS, "BSTLHDPW", "HD")
         return Case(
             text,
-            *lengths,
-            int(heads),
-            int(kv_heads or heads),
-            int(fields["D"]),
-            page_size=number("P"),
-            causal=kind != "full",
-            window=number("W"),
+            *_lengths(fields),
+            *fields.heads,
+            fields.number("D"),
+            page_size=fields.number("P"),
+            causal=fields.kind != "full",
+            window=fields.number("W"),
         )
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from error
 
 
-def _lengths(kind: str, fields: dict[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _lengths(fields: case_text.Fields) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(q_lens, k_lens) of the fields L, or B, S and T."""
-    if "L" in fields:
-        if {"B", "S", "T"} & fields.keys():
+    if "L" in fields.values:
+        if {"B", "S", "T"} & fields.values.keys():
             raise ValueError("L takes the place of B, S and T")
-        pairs = [pair for run in fields["L"].split("+") for pair in _run(run)]
+        pairs = [pair for run in fields.values["L"].split("+") for pair in _run(run)]
         return tuple(q for q, _ in pairs), tuple(k for _, k in pairs)
-    if "S" not in fields:
+    if "S" not in fields.values:
         raise ValueError("S (or L) is missing")
-    batch, keys = int(fields.get("B", 1)), int(fields["S"])
-    if not 1 <= batch <= MOST_SEQS:
-        raise ValueError(f"B must be from 1 to {MOST_SEQS}")
-    queries = int(fields.get("T", 1 if kind == "decode" else keys))
-    return (queries,) * batch, (keys,) * batch
+    seqs, queries, keys = fields.batch
+    return (queries,) * seqs, (keys,) * seqs
 
 
 def _run(run: str) -> list[tuple[int, int]]:

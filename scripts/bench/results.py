@@ -22,10 +22,50 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.targets import Target, judge
+from scripts.bench.targets import KINDS, Target, judge
+from scripts.forms import EACH, FLAG, NULL, NUMBER, POSITIVE, TEXT, check, load, one_of
 
 SCHEMA = 1
-KEYS = {"date", "device", "versions", "commit", "small", "compiler", "roofline", "suites", "cases"}
+# Of what a reader takes from the document.
+ROW = {
+    "implementation": TEXT,
+    "variant": TEXT,
+    "error": TEXT | NULL,
+    "off": NUMBER | NULL,
+    "seconds": POSITIVE | NULL,
+    "rounds": [POSITIVE],
+}
+CASE = {
+    "name": TEXT,
+    "text": TEXT,
+    "flops": POSITIVE,
+    "bytes": POSITIVE,
+    "limit": one_of("compute", "memory"),
+    "roofline_seconds": POSITIVE,
+    "targets": [
+        {
+            "kind": one_of(*KINDS),
+            "least": POSITIVE,
+            "against": [TEXT],
+            "text": TEXT,
+            "got": POSITIVE | NULL,
+        }
+    ],
+    "results": [ROW],
+}
+FORM = {
+    "date": TEXT,
+    "device": TEXT,
+    "versions": {EACH: TEXT},
+    "commit": TEXT | NULL,
+    "small": FLAG,
+    "compiler": TEXT | NULL,
+    "roofline": dict.fromkeys(
+        ("read_bytes_per_second", "copy_bytes_per_second", "flops_per_second"), POSITIVE
+    ),
+    "suites": {EACH: [TEXT]},
+    "cases": [CASE],
+}
 PACKAGES = (
     "jax",
     "jaxlib",
@@ -73,7 +113,7 @@ def judged(document: dict) -> dict:
 def write(document: dict, path: Path) -> None:
     """Write the document so that a reader finds it whole, or as it was before."""
     new = path.with_name(f"{path.name}.new")
-    new.write_text(text_of(document))
+    new.write_text(text_of(document), encoding="utf-8")
     os.replace(new, path)
 
 
@@ -87,15 +127,25 @@ def read(path: Path) -> dict:
     Raises:
       OSError: the file cannot be read. ValueError: it is not such a document.
     """
+    text = path.read_bytes()
     try:
-        document = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: no JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ValueError(f"{path}: must be a benchmark's JSON with schema {SCHEMA}")
-    if missing := KEYS - document.keys():
-        raise ValueError(f"{path}: no {', '.join(sorted(missing))} in this benchmark's JSON")
+        document = load(text)
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise ValueError(f"must be a benchmark's JSON with schema {SCHEMA}")
+        check(document, FORM, "this benchmark's JSON")
+        for index, case in enumerate(document["cases"]):
+            _check_rows(case["results"], f"cases[{index}].results")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     return document
+
+
+def _check_rows(rows: list[dict], place: str) -> None:
+    if not rows:
+        raise ValueError(f"{place} is []: must have a row at least")
+    for index, row in enumerate(rows):
+        if row["error"] is None and row["seconds"] is None:
+            raise ValueError(f"{place}[{index}].seconds is null: must be a number without an error")
 
 
 def _versions() -> dict[str, str]:

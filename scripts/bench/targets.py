@@ -3,6 +3,7 @@
 import dataclasses
 
 OURS = "jaxattn"
+KINDS = ("peer", "read", "time", "rate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Target:
                 return f"<= {1 / self.least:.3g} x the time of {other}"
             case "rate":
                 return f">= {self.least:.0%} of the rate of {other}"
-        raise ValueError(f"kind={self.kind!r}: must be peer, read, time or rate")
+        raise ValueError(f"kind={self.kind!r}: must be one of {', '.join(KINDS)}")
 
 
 def judge(target: dict, case: dict, cases: dict[str, dict], roofline: dict) -> float | None:
