@@ -136,6 +136,14 @@ def test_tables_and_the_page(config, planned, tmp_path):
     assert "prefill: 5 all-reduce of bf16[128x256] over 2 devices\n" in text
 
 
+def test_docs_plan_is_made_of_its_json():
+    page = (ROOT / "docs/plan.md").read_text()
+    files = page.partition("--report ")[2].partition(" > ")[0].split()
+    assert sorted(files) == sorted(f"docs/plans/{x.name}" for x in ROOT.glob("docs/plans/*.json"))
+    done = run("--report", *files)
+    assert done.stdout == page, done.stderr
+
+
 @needs_libtpu
 def test_weights_that_do_not_fit(config, tmp_path):
     path = tmp_path / "config.json"

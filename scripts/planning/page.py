@@ -47,6 +47,8 @@ of files that `--json` wrote.
   hid behind it. They are **bounds**: nobody has run these programs on a TPU, and no step is faster.
   Launch costs, waits, padding of matrices to the hardware's tiles, and what a kernel cannot overlap
   all come on top.
+- **Compiling** took as long as it says on the machine that wrote the JSON, with whatever else ran
+  there.
 - **Collectives** are those XLA put in. This sharding needs sums (all-reduce) after the embedding
   and after attention and feed-forward of each layer; anything of the size of a weight, of keys or
   of the cache would be a fault.
