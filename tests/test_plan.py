@@ -321,6 +321,9 @@ ENTRY %main (w: bf16[32,64], k: bf16[64,64]) -> bf16[8,64] {
   %k = bf16[64,64]{1,0} parameter(1), metadata={op_name="caches[0].k"}
   %copy-start = (bf16[32,64]{1,0:T(8,128)(2,1)S(1)}, bf16[32,64]{1,0}, u32[]{:S(2)}) copy-start(%w)
   %copy-done = bf16[32,64]{1,0:T(8,128)(2,1)S(1)} copy-done(%copy-start)
+  %rows-start = ((), (), (s32[16]{0})) custom-call-start(), custom_call_target="any"
+  %gather-rows = ((bf16[32,64]{1,0}), bf16[4,64]{1,0:S(1)}, (s32[16]{0})) \
+custom-call-update(%rows-start, %w), custom_call_target="any"
   %index = s32[2]{0:S(1)} iota(), iota_dimension=0
   %made = bf16[8,64]{1,0} fusion(%copy-done), kind=kLoop, calls=%add
   %new = bf16[2,64]{1,0:S(1)} slice(%made), slice={[0:2], [0:64]}
@@ -349,7 +352,7 @@ def test_reading_a_program():
 
 def test_traffic_of_a_program():
     found = traffic.traffic(hlo.parse(HLO))
-    assert found.weights == 32 * 64 * 2, "fetched ahead, once"
+    assert found.weights == (32 + 4) * 64 * 2, "fetched ahead, once, and four rows"
     assert found.cache == 2 * 64 * 2, "of the scatter the update; the kernel's reads are not in it"
     made, sums, end = 8 * 64 * 2, 8 * 4, 8 * 64 * 2
     assert found.rest == made + 2 * 64 * 2 + (made + sums) + end
