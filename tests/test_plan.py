@@ -155,6 +155,18 @@ def test_weights_that_do_not_fit(config, tmp_path):
 
 
 @needs_libtpu
+def test_what_attention_refuses_is_bad_input(tmp_path):
+    """Tables of 64 sequences of 131072 tokens do not fit scalar memory; larger pages would."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY | {"max_position_embeddings": 131072}))
+    done = run("--model", path, "--topology", "v5e:1x1", "--max-model-len", 131072)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "scalar memory holds" in done.stderr
+    assert "use larger pages or fewer sequences" in done.stderr
+    assert "compiled" not in done.stderr
+
+
+@needs_libtpu
 @pytest.mark.every_chip
 @pytest.mark.parametrize("generation", tpus.TPUS)
 def test_hbm_is_what_the_compiler_says(generation):
@@ -187,11 +199,11 @@ def test_the_pages_that_are_left_are_those_that_compile():
     compiler = steps.Compiler(given, mesh, "bfloat16")
     weights = given.weight_bytes(compiler.params)
     step = steps.steps(given)[2]
-    one = compiler.compile(step, 1000)
+    one = compiler.compile(step, compiler.lower(step, 1000))
     left = memory.memory(given, where.tpu.hbm, weights, one.temporary, one.code).pages_left
-    compiler.compile(step, left * 99 // 100)
+    compiler.compile(step, compiler.lower(step, left * 99 // 100))
     with pytest.raises(RuntimeError, match="HbmOom"):
-        compiler.compile(step, left * 102 // 100)
+        compiler.compile(step, compiler.lower(step, left * 102 // 100))
 
 
 @pytest.mark.parametrize(

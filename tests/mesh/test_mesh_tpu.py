@@ -27,12 +27,12 @@ def step(cache, q, k, v, slots, tables, seq_lens, cu_q_lens):
     return jaxattn.paged_attention(q, cache, tables, seq_lens, cu_q_lens), cache
 
 
-def compiled(mode, heads, kv_heads, data=None):
-    """The program of `step` on a (2, 4) mesh; its arrays split over `data` where that is given."""
+def compiled(mode, heads, kv_heads, data=None, shape=(2, 4)):
+    """The program of `step` on a mesh; its arrays split over `data` where that is given."""
     without_hardware()
-    devices = topologies.get_topology_desc("v5e:2x4", platform="tpu").devices
-    mesh = jax.make_mesh((2, 4), ("data", "model"), (MODES[mode],) * 2, devices=devices)
-    copies = 2 if data else 1
+    devices = topologies.get_topology_desc("v5e:{}x{}".format(*shape), platform="tpu").devices
+    mesh = jax.make_mesh(shape, ("data", "model"), (MODES[mode],) * 2, devices=devices)
+    copies = shape[0] if data else 1
 
     def array(dtype, size, *rest, model=True):
         spec = PartitionSpec(data, "model" if model and rest[0] % 4 == 0 else None)
@@ -76,6 +76,13 @@ def test_replicas_inside_the_users_shard_map():
     text = compiled("auto", 32, 8, data="data")
     assert operands(text)[-2:] == [f"{PAGES},2,{PAGE},{D}"] * 2, "of its own pages"
     assert not MOVES.search(text)
+
+
+def test_one_device_in_a_shard_map():
+    assert (
+        operands(compiled("auto", 32, 8, data="data", shape=(1, 1)))[-2:]
+        == [f"{PAGES},8,{PAGE},{D}"] * 2
+    )
 
 
 def test_heads_that_do_not_divide_are_whole():
