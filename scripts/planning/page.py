@@ -18,8 +18,8 @@ python -m scripts.plan --model docs/configs/Llama-3.1-8B.json --topology v5e:2x2
 It compiles the three steps that the engine runs, with the model's real sizes and sharding, for the
 real chips: a *prefill* of one prompt, a *mixed* step of a prompt beside everybody's decodes, and a
 *decode* of all requests. Weights are never read: a `config.json` is enough. Options say how many
-devices share a replica and how large the engine is; `python -m scripts.plan --help` lists them. This
-page is made by
+devices share a replica and how large the engine is; `python -m scripts.plan --help` lists them.
+This page is made by
 
 ```sh
 {command}
