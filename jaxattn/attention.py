@@ -41,7 +41,8 @@ def attention(
 ):
     """Attention over a dense batch.
 
-    Query i has position S - T + i, so that a causal mask is aligned at its bottom right.
+    Query i has position S - T + i, so that a causal mask is aligned at its bottom right. On a mesh
+    of devices each computes its sequences and heads: :mod:`jaxattn.sharded` says which.
 
     Args:
       q, k, v: ``[B, T, H, D]``, ``[B, S, K, D]``, ``[B, S, K, Dv]``; H a multiple of K; D and Dv

@@ -82,8 +82,10 @@ def split_of(args: tuple[Arg, ...], *, batch: int, kv_heads: int) -> Split | Non
       ValueError: an Explicit axis splits what must be whole, or no Auto axis has a known name.
     """
     mesh = _mesh(args)
-    if mesh.empty or mesh.size == 1 or not _axes(mesh, AxisType.Explicit, AxisType.Auto):
+    if mesh.empty or not _axes(mesh, AxisType.Explicit, AxisType.Auto):
         return None
+    if mesh.size == 1 and not _axes(mesh, AxisType.Manual):
+        return None  # in a shard_map over some axes kernels want the others manual, of any size
     axes = {"batch": (), "heads": ()}
     for arg in args:
         for letter, names in _explicit(arg).items():

@@ -136,6 +136,14 @@ def test_tables_and_the_page(config, planned, tmp_path):
     assert "prefill: 5 all-reduce of bf16[128x256] over 2 devices\n" in text
 
 
+def test_docs_plan_is_made_of_its_json():
+    page = (ROOT / "docs/plan.md").read_text()
+    files = page.partition("--report ")[2].partition(" > ")[0].split()
+    assert sorted(files) == sorted(f"docs/plans/{x.name}" for x in ROOT.glob("docs/plans/*.json"))
+    done = run("--report", *files)
+    assert done.stdout == page, done.stderr
+
+
 @needs_libtpu
 def test_weights_that_do_not_fit(config, tmp_path):
     path = tmp_path / "config.json"
@@ -144,6 +152,18 @@ def test_weights_that_do_not_fit(config, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "It does not fit." in done.stdout
     assert "tokens/s" not in done.stdout
+
+
+@needs_libtpu
+def test_what_attention_refuses_is_bad_input(tmp_path):
+    """Tables of 64 sequences of 131072 tokens do not fit scalar memory; larger pages would."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY | {"max_position_embeddings": 131072}))
+    done = run("--model", path, "--topology", "v5e:1x1", "--max-model-len", 131072)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "scalar memory holds" in done.stderr
+    assert "use larger pages or fewer sequences" in done.stderr
+    assert "compiled" not in done.stderr
 
 
 @needs_libtpu
@@ -179,11 +199,11 @@ def test_the_pages_that_are_left_are_those_that_compile():
     compiler = steps.Compiler(given, mesh, "bfloat16")
     weights = given.weight_bytes(compiler.params)
     step = steps.steps(given)[2]
-    one = compiler.compile(step, 1000)
+    one = compiler.compile(step, compiler.lower(step, 1000))
     left = memory.memory(given, where.tpu.hbm, weights, one.temporary, one.code).pages_left
-    compiler.compile(step, left * 99 // 100)
+    compiler.compile(step, compiler.lower(step, left * 99 // 100))
     with pytest.raises(RuntimeError, match="HbmOom"):
-        compiler.compile(step, left * 102 // 100)
+        compiler.compile(step, compiler.lower(step, left * 102 // 100))
 
 
 @pytest.mark.parametrize(
@@ -205,9 +225,10 @@ def test_a_wrong_topology_lists_the_valid_ones(name, valid):
 def test_links_of_a_slice():
     """v5e: 50 GB/s a link; a corner of a small slice has one along each axis."""
     per_device = {name: topology.parse(name).ici / 1e9 for name in (
-        "v5e:1x1", "v5e:2x4", "v5e:16x16", "v6e:2x2", "v5p:4x4x4", "tpu7x:2x2x1", "tpu7x:2x2x2",
+        "v5e:1x1", "v5e:2x4", "v5e:16x16", "v5e:8x16", "v6e:2x2", "v5p:4x4x4", "tpu7x:2x2x1",
+        "tpu7x:2x2x2",
     )}  # fmt: skip
-    assert list(per_device.values()) == [0, 100, 200, 200, 600, 100, 150]
+    assert list(per_device.values()) == [0, 100, 200, 150, 200, 600, 100, 150]
     assert topology.parse("tpu7x:2x2x1").devices == 8
 
 
@@ -312,6 +333,9 @@ ENTRY %main (w: bf16[32,64], k: bf16[64,64]) -> bf16[8,64] {
   %k = bf16[64,64]{1,0} parameter(1), metadata={op_name="caches[0].k"}
   %copy-start = (bf16[32,64]{1,0:T(8,128)(2,1)S(1)}, bf16[32,64]{1,0}, u32[]{:S(2)}) copy-start(%w)
   %copy-done = bf16[32,64]{1,0:T(8,128)(2,1)S(1)} copy-done(%copy-start)
+  %rows-start = ((), (), (s32[16]{0})) custom-call-start(), custom_call_target="any"
+  %gather-rows = ((bf16[32,64]{1,0}), bf16[4,64]{1,0:S(1)}, (s32[16]{0})) \
+custom-call-update(%rows-start, %w), custom_call_target="any"
   %index = s32[2]{0:S(1)} iota(), iota_dimension=0
   %made = bf16[8,64]{1,0} fusion(%copy-done), kind=kLoop, calls=%add
   %new = bf16[2,64]{1,0:S(1)} slice(%made), slice={[0:2], [0:64]}
@@ -340,7 +364,7 @@ def test_reading_a_program():
 
 def test_traffic_of_a_program():
     found = traffic.traffic(hlo.parse(HLO))
-    assert found.weights == 32 * 64 * 2, "fetched ahead, once"
+    assert found.weights == (32 + 4) * 64 * 2, "fetched ahead, once, and four rows"
     assert found.cache == 2 * 64 * 2, "of the scatter the update; the kernel's reads are not in it"
     made, sums, end = 8 * 64 * 2, 8 * 4, 8 * 64 * 2
     assert found.rest == made + 2 * 64 * 2 + (made + sums) + end

@@ -77,10 +77,12 @@ def _compile(compiler, pages: int, said) -> list[steps.Compiled]:
     Where they do not fit with `pages`, there is less room beside them than was thought.
     """
     while pages >= 1:
+        # All are lowered first: what attention refuses it refuses before minutes of compiling.
+        lowered = {step: compiler.lower(step, pages) for step in steps.steps(compiler.sizes)}
+        compiled = []
         try:
-            compiled = []
-            for step in steps.steps(compiler.sizes):
-                compiled.append(compiler.compile(step, pages))
+            for step, program in lowered.items():
+                compiled.append(compiler.compile(step, program))
                 said(step.name, compiled[-1].seconds)
             return compiled
         except RuntimeError as error:

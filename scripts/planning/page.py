@@ -17,8 +17,9 @@ python -m scripts.plan --model docs/configs/Llama-3.1-8B.json --topology v5e:2x2
 
 It compiles the three steps that the engine runs, with the model's real sizes and sharding, for the
 real chips: a *prefill* of one prompt, a *mixed* step of a prompt beside everybody's decodes, and a
-*decode* of all requests. Weights are never read: a `config.json` is enough. `--data` and
-`--model-parallel` say how the devices are used, `--help` lists the rest. This page is made by
+*decode* of all requests. Weights are never read: a `config.json` is enough. Options say how many
+devices share a replica and how large the engine is; `python -m scripts.plan --help` lists them.
+This page is made by
 
 ```sh
 {command}
@@ -47,6 +48,8 @@ of files that `--json` wrote.
   hid behind it. They are **bounds**: nobody has run these programs on a TPU, and no step is faster.
   Launch costs, waits, padding of matrices to the hardware's tiles, and what a kernel cannot overlap
   all come on top.
+- **Compiling** took as long as it says on the machine that wrote the JSON, with whatever else ran
+  there.
 - **Collectives** are those XLA put in. This sharding needs sums (all-reduce) after the embedding
   and after attention and feed-forward of each layer; anything of the size of a weight, of keys or
   of the cache would be a fault.

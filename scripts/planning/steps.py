@@ -70,8 +70,8 @@ class Compiler:
         array = jax.ShapeDtypeStruct(shape, self.dtype, sharding=NamedSharding(self.mesh, spec))
         return (PagedKV(array, array),) * config.num_layers
 
-    def compile(self, step: Step, num_pages: int) -> Compiled:
-        """Compile a step. RuntimeError with "RESOURCE_EXHAUSTED" if it does not fit a device."""
+    def lower(self, step: Step, num_pages: int) -> Any:
+        """The step as JAX hands it to the compiler. ValueError for what attention refuses."""
         import jax
         import jax.numpy as jnp
         from jax.sharding import NamedSharding
@@ -81,7 +81,6 @@ class Compiler:
         from jaxattn.engine.runner import program
         from models import sharding
 
-        start = time.perf_counter()
         bucket, width = Bucket(step.tokens, step.seqs), self.sizes.table_width
         run = sharding.over_replicas(program(self.model, bucket, width), self.mesh)
         place = NamedSharding(self.mesh, sharding.REPLICAS)
@@ -91,7 +90,12 @@ class Compiler:
             traced = jax.jit(run, donate_argnums=2).trace(
                 self.params, packed, self.caches(num_pages)
             )
-            compiled = traced.lower(lowering_platforms=("tpu",)).compile()
+            return traced.lower(lowering_platforms=("tpu",))
+
+    def compile(self, step: Step, lowered: Any) -> Compiled:
+        """Compile a step. RuntimeError with "RESOURCE_EXHAUSTED" if it does not fit a device."""
+        start = time.perf_counter()
+        compiled = lowered.compile()
         seconds = time.perf_counter() - start
         memory, text = compiled.memory_analysis(), hlo.parse(compiled.as_text())
         return Compiled(

@@ -53,8 +53,8 @@ def verdict(plan: dict[str, Any]) -> str:
 
 def load(plan: dict[str, Any]) -> str:
     return (
-        f"Of one device; a decoding request holds {plan['engine']['context']} tokens. The rate is a "
-        "bound: that of the longest of the three times, as if the others hid behind it."
+        f"Of one device; a decoding request holds {plan['engine']['context']} tokens. The rate is "
+        "a bound: that of the longest of the three times, as if the others hid behind it."
     )
 
 

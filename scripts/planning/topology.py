@@ -34,8 +34,11 @@ class Topology:
         A chip at a corner has one link along each axis, two where the axis is a ring. The devices
         of a chip share its links.
         """
-        rings = all(size % self.tpu.wraps == 0 for size in self.shape)
-        links = sum((2 if rings else 1) for size in self.shape if size > 1)
+        rings = [size % self.tpu.wraps == 0 for size in self.shape]
+        if self.tpu.axes == 3:  # made of cubes, which are joined into rings along all axes or none
+            rings = [all(rings)] * 3
+        sizes = zip(self.shape, rings, strict=True)
+        links = sum(2 if ring else 1 for size, ring in sizes if size > 1)
         return self.tpu.link * links / self.tpu.per_chip
 
     def describe(self) -> list[Any]:

@@ -19,9 +19,9 @@ class Tpu:
     most: tuple[int, ...]  # chips along each axis of the largest slice
 
 
-# FLOPs, bandwidths and sizes: Google Cloud's pages on v4, v5e, v5p, v6e and TPU7x. They give the ICI
-# of a chip over all its links, two an axis: 1600 Gbit/s one way for v5e; 800 GB/s both ways for v6e,
-# 1200 for v5p and TPU7x. v4's links: Jouppi et al. 2023 (arXiv 2304.01433), table 4. HBM: what the
+# FLOPs, bandwidths and sizes: Google Cloud's pages on v4, v5e, v5p, v6e and TPU7x. They give the
+# ICI of a chip over all its links, two an axis: 1600 Gbit/s one way for v5e; 800 GB/s both ways for
+# v6e, 1200 for v5p and TPU7x. v4's links: Jouppi et al. 2023 (arXiv 2304.01433). HBM: what the
 # compiler says is available when a program does not fit; the rest of the chip's is reserved.
 TPUS = {
     "v4": Tpu(15.25 * GIB, 275e12, 1200e9, 50e9, 3, 4, 2, (16, 16, 16)),

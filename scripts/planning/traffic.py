@@ -1,7 +1,7 @@
 """What a compiled program reads from HBM and writes to it, buffer by buffer.
 
 Every instruction reads its operands and writes its results, where those are in HBM: the compiler
-has said which are, and what it fetches ahead into vector memory counts once, when it is fetched. The
+has said which are, and what it fetches ahead into vector memory counts once, as it is fetched. The
 keys and values that the attention kernel reads depend on the step's lengths and are not in here.
 """
 
@@ -63,6 +63,7 @@ def _count(one, instructions, origin, program, total):
     body = program.computations.get(inside[1], []) if inside else []
     opcodes = {one.opcode, *(x.opcode for x in body)}
     read = [instructions[name] for name in one.operands if name in instructions]
+    read = [other for other in read if not other.opcode.endswith("-start")]  # no buffer, a token
     results = _results(one)
     if opcodes & {"scatter", "dynamic-update-slice"} and origin[one.name] == CACHE:
         # In place: the cache comes first, and of the rest the largest is what is written.
@@ -71,6 +72,7 @@ def _count(one, instructions, origin, program, total):
     else:
         _add(total, origin[one.name], sum(x.bytes for x in results if x.hbm))
     partial = opcodes & {"slice", "slice-start", "dynamic-slice", "gather"}
+    partial = partial or (one.opcode.endswith("-update") and "gather" in one.name)
     for operand in read:
         if KERNEL in one.rest and origin[operand.name] == CACHE:
             continue
@@ -85,7 +87,13 @@ def _add(total: Traffic, kind: str, size: int):
 
 
 def _results(one: Instruction):
-    """What an instruction writes. The type of a start also has its operand and a flag."""
+    """What an instruction writes. The type of a start also has its operand and a flag, that of what
+    is handed to a SparseCore (its "-update") its operands first and working space last."""
+    if one.opcode == "custom-call-start":
+        return ()
+    if one.opcode.endswith("-update"):
+        given = len(one.operands) - 1
+        return one.results[given : given + 1]
     if one.opcode == "slice-start":
         return one.results[1:2]
     if one.opcode == "copy-start":

@@ -32,7 +32,7 @@ def loaded(name, **changes):
             "vocab_size": 64,
             "hidden_size": 32,
             "intermediate_size": 48,
-            "num_layers": 2,
+            "num_layers": 1,
             "head_dim": 8,
             "max_position_embeddings": 64,
         }
@@ -45,7 +45,7 @@ def loaded(name, **changes):
         0.3 * jax.random.normal(key, x.shape)
         for key, x in zip(keys, jax.tree.leaves(state), strict=True)
     ]
-    spec = {"num_layers": 2, "num_kv_heads": config.num_kv_heads, "head_dim": 8}
+    spec = {"num_layers": 1, "num_kv_heads": config.num_kv_heads, "head_dim": 8}
     return Loaded(config, params, make_step(graphdef, state), None, spec | {"dtype": jnp.float32})
 
 
@@ -72,7 +72,7 @@ def caches(spec, seed):
 
 
 CASES = [(shape, "divide") for shape in SHAPES]
-CASES += [((2, 4), "fewer"), ((2, 4), "odd"), ((1, 8), "fewer")]
+CASES += [((2, 4), "odd"), ((1, 8), "fewer")]
 IDS = [f"{s[0]}x{s[1]}-{name}" for s, name in CASES]
 
 
@@ -83,9 +83,9 @@ def test_a_step_is_that_of_one_device(shape, name):
     check(loaded(name), shape)
 
 
-@pytest.mark.parametrize("switches", [("qkv_bias", "out_bias", "mlp_bias"), ("qk_norm",)])
-def test_biases_and_norms_too(switches):
-    check(loaded("fewer", **dict.fromkeys(switches, True), tie_embeddings=True), (2, 4))
+def test_biases_and_norms_too():
+    switches = ("qkv_bias", "out_bias", "mlp_bias", "qk_norm", "tie_embeddings")
+    check(loaded("fewer", **dict.fromkeys(switches, True)), (2, 4))
 
 
 def check(one, shape):
