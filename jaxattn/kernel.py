@@ -10,7 +10,7 @@ only in how many queries a block has. A target gives
   inside the span, else the span ``(lo, hi)``: what lies outside it need not be loaded, and is 0 if
   the source is ``clean`` and may be anything if not. ``flat`` says which form of the state suits
   it (see tile.init). ``tail`` is None, or a source of narrower tiles for the keys past the full
-  ones, when these are known to fit in one, and there are full ones if values are deferred;
+  ones, when these are known to fit in one;
 * an environment, :class:`Env`, for what masks and scores read.
 
 The loop keeps (m, l, acc) of :mod:`jaxattn.tile` over tiles first..last in three ranges: masked,
@@ -19,7 +19,6 @@ full, masked (one range for a block of one query or of few rows). Per full tile:
 """
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -122,15 +121,11 @@ class Env:
         raise NotImplementedError
 
 
-def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv, defer=False):
+def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv):
     """Attention of ``q [rows, D]`` over the keys its mask keeps.
 
     ``env_at(tile_index, k_first, width)`` makes an :class:`Env`. Returns ``out f32[rows, dv]`` and
     ``lse f32[rows, 1]``. q, dv and out may be tuples of columns, as in :mod:`jaxattn.tile`.
-    ``defer`` adds a tile's values beside the next tile's softmax, where a compiler can overlap the
-    two (Shah et al. 2024, section 3.2); the source then gives ``keys(j, bounds, at)`` and
-    ``values(j, bounds, at)`` apart, and how weights wait: ``hold(p)``, undone by ``release``. It
-    does nothing for masks with holes.
     """
     q_pos = rows.position()
     q_idx = q_pos + rows.query()
@@ -173,27 +168,14 @@ def attend(q, source, env_at, rows: Rows, mask, scores, sinks, scale: float, dv,
     if rows.block_q == 1 or rows.rows <= FEW_ROWS:
         # Masking few rows costs less than the registers and code of more loops.
         return tile.finish(_walk(source, first, last, masked, state, source.ahead(first))[0])
-    end = last if source.tail is None else full_last
-    if defer and not mask.holes:
-
-        def scored(j, full, at):
-            env = _env(env_at, source, j)
-            k = source.keys(j, None if full else (span.lo, span.hi), at)
-            return tile.logits(q, k, scale, alter_at(env)), None if full else kept(env)
-
-        tiles = first, full_first, full_last, end
-        state = _deferred(state, source, scored, span, tiles, mask.ragged_left)
-    else:
-        at = source.ahead(first)
-        if mask.ragged_left or source.ragged:
-            state, at = _walk(source, first, full_first, masked, state, at)
-        state, at = _walk(source, full_first, full_last, plain, state, at)
-        if source.tail is None:
-            state, at = _walk(source, full_last, end, masked, state, at)
-    if source.tail is not None:
-        j = div(full_last * source.width, source.tail.width)
-        state = masked(j, state, source.tail.ahead(j), source.tail)
-    return tile.finish(state)
+    at = source.ahead(first)
+    if mask.ragged_left or source.ragged:
+        state, at = _walk(source, first, full_first, masked, state, at)
+    state, at = _walk(source, full_first, full_last, plain, state, at)
+    if source.tail is None:
+        return tile.finish(_walk(source, full_last, last, masked, state, at)[0])
+    j = div(full_last * source.width, source.tail.width)
+    return tile.finish(masked(j, state, source.tail.ahead(j), source.tail))
 
 
 def _walk(source, first, last, step, state, at):
@@ -204,48 +186,6 @@ def _walk(source, first, last, step, state, at):
         return step(j, state, at), source.ahead(j + 1)
 
     return lax.fori_loop(first, last, turn, (state, at))
-
-
-def _deferred(state, source, scored, span: Span, tiles, ragged: bool):
-    """The state after the tiles, each one's values added in the next one's turn.
-
-    ``scored(j, full, at)`` gives the logits of tile j and which to keep. The first tile is masked
-    like those at the end, so that there may be none at all.
-    """
-    first, full_first, full_last, last = tiles
-    m, l, acc = state
-    bounds = span.lo, span.hi
-
-    def weigh(m, l, s, keep):
-        m, l, (p, decay) = tile.weigh(m, l, s, keep, source.dtype)
-        return m, l, (source.hold(p), decay)
-
-    def add(acc, weights, v):
-        held, decay = weights
-        return tile.add(acc, (source.release(held), decay), v)
-
-    def step(full, j, state, at):
-        m, l, acc, weights, before = state
-        s, keep = scored(j, full, at)
-        # Before a full tile there is a full one, unless the span begins inside the first.
-        v = source.values(j - 1, None if full and not ragged else bounds, before)
-        acc = add(acc, weights, v)
-        m, l, weights = weigh(m, l, s, keep)
-        # Looked up again: Triton pipelines no loop that hands a value on unchanged.
-        return m, l, acc, weights, source.ahead(j)
-
-    walk = functools.partial(_walk, source)
-    plain, masked = functools.partial(step, True), functools.partial(step, False)
-    before = source.ahead(first)
-    m, l, weights = weigh(m, l, *scored(first, False, before))
-    full_first, full_last = (jnp.maximum(x, first + 1) for x in (full_first, full_last))
-    state, at = (m, l, acc, weights, before), source.ahead(first + 1)
-    if ragged:
-        state, at = walk(first + 1, full_first, masked, state, at)
-    state, at = walk(full_first, full_last, plain, state, at)
-    (m, l, acc, weights, before), _ = walk(full_last, last, masked, state, at)
-    v = source.values(jnp.maximum(last - 1, first), bounds, before)
-    return m, l, add(acc, weights, v)
 
 
 def _tiles(span: Span, width: int, shift):

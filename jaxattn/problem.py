@@ -21,8 +21,7 @@ class Tiles:
     """Static tile sizes: queries an item, keys a tile. Rows of a tile are ``block_q * group``.
 
     The rest is for Triton, and None leaves it to the target. ``programs`` is how many programs a
-    launch should have at least, by splitting long key ranges; 0 never splits. ``defer`` overlaps
-    the softmax of a tile with the product of the one before (see kernel.attend). ``compiler`` is
+    launch should have at least, by splitting long key ranges; 0 never splits. ``compiler`` is
     "xla" or "triton".
     """
 
@@ -31,7 +30,6 @@ class Tiles:
     num_warps: int | None = None
     num_stages: int | None = None
     programs: int | None = None
-    defer: bool | None = None
     compiler: str | None = None
 
     def __post_init__(self):
@@ -43,8 +41,6 @@ class Tiles:
             if not isinstance(n, int) or isinstance(n, bool) or not lowest <= n <= MOST:
                 rule = f"must be a whole number from {lowest} to {MOST}"
                 raise ValueError(f"Tiles {name}={n!r}: {rule}")
-        if not (self.defer is None or isinstance(self.defer, bool)):
-            raise ValueError(f"Tiles defer={self.defer!r}: must be True or False")
         if self.compiler not in (None, *COMPILERS):
             names = " or ".join(COMPILERS)
             raise ValueError(f"Tiles compiler={self.compiler!r}: must be {names}")

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["LN2", "LOG2E", "absorb", "add", "finish", "gather", "init", "merge", "weigh"]
+__all__ = ["LN2", "LOG2E", "absorb", "finish", "gather", "init", "merge"]
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -65,13 +65,6 @@ def absorb(state, logits, v, keep=None):
     """The state after the keys of one tile: :func:`logits`, values ``v [keys, Dv]``, and ``keep``,
     booleans broadcastable to the logits, or None when every key is kept."""
     m, l, acc = state
-    m, l, weights = weigh(m, l, logits, keep, jax.tree.leaves(v)[0].dtype)
-    return m, l, add(acc, weights, v)
-
-
-def weigh(m, l, logits, keep, dtype):
-    """The first half of :func:`absorb`: m and l after the tile, and its weights, the pair of
-    ``p [rows, keys]`` in ``dtype`` and of how much what was added before decays."""
     s, unit = logits
     keepdims = m.ndim == 2
     if keep is not None:
@@ -82,14 +75,8 @@ def weigh(m, l, logits, keep, dtype):
         p = jnp.where(keep, p, 0.0)
     decay = jnp.exp2(m - m_new)
     l = l * decay + jnp.sum(p, axis=1, keepdims=keepdims)
-    return m_new, l, (p.astype(dtype), decay)
-
-
-def add(acc, weights, v):
-    """The second half of :func:`absorb`: acc with the tile's values ``v [keys, Dv]``."""
-    p, decay = weights
-    pv = lambda v: _dot(p, v, (((1,), (0,)), ((), ())))  # noqa: E731
-    return jax.tree.map(lambda a, v: a * _column(decay) + pv(v), acc, v)
+    pv = lambda v: _dot(p.astype(v.dtype), v, (((1,), (0,)), ((), ())))  # noqa: E731
+    return m_new, l, jax.tree.map(lambda a, v: a * _column(decay) + pv(v), acc, v)
 
 
 def finish(state):

@@ -175,16 +175,11 @@ def _kernel(*refs, tree, tiles, sizes, scale, uniform, paged, num_into):
     else:
         start = where[rows.seq] if uniform is None else rows.seq * uniform[1]
         known = uniform is not None and isinstance(mask, Full)
-        # Deferred values need a full tile before the narrower one.
-        known = known and (uniform[1] >= tiles.block_k or not tiles.defer)
         rest = uniform[1] % tiles.block_k if known else 0
         source = LoadSlices(k_ref, v_ref, head, tiles.block_k, start, rest)
     env_at = functools.partial(LoadEnv, rows, key_base)
     q = load(q_ref, (rows.packed(), rows.head()), rows.real())
-    out, lse = attend(
-        q, source, env_at, rows, mask, scores, sinks, scale, columns(v_ref.shape[-1]),
-        defer=bool(tiles.defer),
-    )  # fmt: skip
+    out, lse = attend(q, source, env_at, rows, mask, scores, sinks, scale, columns(v_ref.shape[-1]))
     # Padding rows are masked; they name other rows' places, since Pallas' interpreter writes
     # back what it read there, and the last query's place would lose its result.
     place = (rows.packed(clamp=False), rows.head())

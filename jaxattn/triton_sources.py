@@ -95,28 +95,8 @@ class _Loaded:
     def ahead(self, j):
         return None
 
-    @property
-    def dtype(self):
-        return self.v_ref.dtype
-
     def take(self, j, last, bounds, at):
-        return self.keys(j, bounds, at), self.values(j, bounds, at)
-
-    def keys(self, j, bounds, at):
-        return self._load(self.k_ref, j, bounds, at)
-
-    def values(self, j, bounds, at):
-        return self._load(self.v_ref, j, bounds, at)
-
-    # Triton feeds a product from registers only with what an operation of the same turn makes;
-    # what comes from the turn before goes through shared memory, and is waited for. A bitcast is
-    # an operation, and costs nothing.
-    def hold(self, p):
-        bits = {1: jnp.int8, 2: jnp.int16, 4: jnp.int32}[self.dtype.itemsize]
-        return lax.bitcast_convert_type(p, bits)
-
-    def release(self, held):
-        return lax.bitcast_convert_type(held, self.dtype)
+        return self._load(self.k_ref, j, bounds, at), self._load(self.v_ref, j, bounds, at)
 
     def _load(self, ref, j, bounds, at):
         key = j * self.width + arange(self.width)

@@ -158,9 +158,8 @@ def _entry(case: dict[str, Any]) -> Entry:
 
 
 def spell(tiles: Tiles) -> str:
-    """``Tiles(32, 64, 4, 3, 0, True, "xla")`` -> ``"32x64 w4 s3 p0 d1 xla"``; None is left out."""
-    defer = None if tiles.defer is None else int(tiles.defer)
-    numbers = {"w": tiles.num_warps, "s": tiles.num_stages, "p": tiles.programs, "d": defer}
+    """``Tiles(32, 64, 4, 3, 0, "xla")`` -> ``"32x64 w4 s3 p0 xla"``; None is left out."""
+    numbers = {"w": tiles.num_warps, "s": tiles.num_stages, "p": tiles.programs}
     extras = [f"{letter}{n}" for letter, n in numbers.items() if n is not None]
     extras += [tiles.compiler] if tiles.compiler else []
     return " ".join([f"{tiles.block_q}x{tiles.block_k}", *extras])
@@ -172,10 +171,10 @@ def parse(text: str) -> Tiles:
     Raises:
       ValueError: it did not write this.
     """
-    rule = r"(\d+)x(\d+)(?: w(\d+))?(?: s(\d+))?(?: p(\d+))?(?: d([01]))?(?: ([a-z]+))?"
+    rule = r"(\d+)x(\d+)(?: w(\d+))?(?: s(\d+))?(?: p(\d+))?(?: ([a-z]+))?"
     found = re.fullmatch(rule, text)
     if found is None:
         raise ValueError(f'tiles {text!r}: must be like "32x64 w4 s3 p0"')
-    *numbers, defer, compiler = found.groups()
+    *numbers, compiler = found.groups()
     sizes = (None if part is None else int(part) for part in numbers)
-    return Tiles(*sizes, None if defer is None else defer == "1", compiler)
+    return Tiles(*sizes, compiler)

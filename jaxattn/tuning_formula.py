@@ -127,8 +127,6 @@ def shared_bytes(shape: Shape, tiles: Tiles, chip: Chip) -> int:
     if shape.pair_operands:
         stage += rows * tiles.block_k * FLOAT
     streams = max(stages - chip.buffers_less, 1) * stage
-    if tiles.defer:  # values wait a turn longer
-        streams += tiles.block_k * shape.dims[1] * shape.itemsize
     if chip.buffers_less:  # the weights pass each time
         weights = rows * tiles.block_k * shape.itemsize
         # q has passed when the first keys arrive, unless a narrower tile at the end needs it too.

@@ -42,13 +42,11 @@ def candidates(shape: Shape, chip: str | None, implementation: str) -> list[Tile
 
 def variants(shape: Shape, chip: str | None, tiles: Tiles) -> list[Tiles]:
     """``tiles`` with one other choice each that is worth timing only for what is fast already: how
-    keys are split, whether products are deferred, and which compiler builds the kernel."""
+    keys are split, and which compiler builds the kernel."""
     if tiles.num_warps is None:  # the xla target's
         return []
     change = functools.partial(dataclasses.replace, tiles)
     found = [change(programs=n) for n in _splits(shape, chip, tiles) if n != tiles.programs]
-    if why_not(shape, other := change(defer=not tiles.defer), named(chip)) is None:
-        found.append(other)
     if usable() and not os.environ.get(ENVIRONMENT):
         found.append(change(compiler="xla" if tiles.compiler == "triton" else "triton"))
     return found
@@ -83,10 +81,7 @@ def _many(shape: Shape, chip: Chip) -> Iterator[Tiles]:
         idle = warps == 2 and rows >= 64 and shape.dims[1] <= 128  # a core has four schedulers
         if LEAST_WARP_ROWS <= rows // warps <= 2 * LEAST_WARP_ROWS and not idle:
             block_q = max(1, rows // shape.group)
-            tiles = Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
-            yield tiles
-            if rows // warps == LEAST_WARP_ROWS:  # more rows leave no registers for what waits
-                yield dataclasses.replace(tiles, defer=True)
+            yield Tiles(block_q, block_k, warps, stages, programs(shape, chip, block_q))
 
 
 def _on_cpu(shape: Shape) -> Iterator[Tiles]:

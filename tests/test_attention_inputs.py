@@ -51,7 +51,6 @@ REFUSED = {
     "tiles pair": (lambda: attention(Q, K, K, tiles=(16, 64)), "tiles="),
     "tiles float": (lambda: Tiles(2.0, 64), "block_q=2.0"),
     "tiles 3 warps": (lambda: Tiles(8, 64, num_warps=3), "num_warps=3: must be a power of two"),
-    "tiles defer 1": (lambda: Tiles(8, 64, defer=1), "defer=1: must be True or False"),
     "tiles bool": (lambda: Tiles(8, 64, num_warps=True), "num_warps=True.*whole number from 1"),
     "tiles stages": (lambda: Tiles(8, 64, 4, 0), "num_stages=0.*whole number from 1"),
     "tiles programs": (lambda: Tiles(8, 64, programs=-1), "programs=-1.*whole number from 0"),
@@ -59,7 +58,6 @@ REFUSED = {
     "tiles huge keys": (lambda: Tiles(8, 2**21), "block_k=2097152.*from 1 to 1048576"),
     "tiles huge programs": (lambda: Tiles(8, 64, programs=2**31), "programs=2147483648.*from 0 to"),
     "tiles programs float": (lambda: Tiles(8, 64, programs=2.5), "programs=2.5"),
-    "tiles defer": (lambda: Tiles(8, 64, defer="yes"), "defer='yes'.*True or False"),
     "tiles compiler": (lambda: Tiles(8, 64, compiler="nvcc"), "compiler='nvcc'.*xla or triton"),
     "reference too": (lambda: attention(Q, K, K, mask=Causal, implementation="reference"), "mask="),
     "one column": (

@@ -1,5 +1,5 @@
-"""The `triton` target's ways to fill a chip, in Pallas' interpreter: keys split into parts, values
-added a turn late, a narrow last tile, and two launches for one batch.
+"""The `triton` target's ways to fill a chip, in Pallas' interpreter: keys split into parts,
+a narrow last tile, and two launches for one batch.
 """
 
 import jax
@@ -19,8 +19,6 @@ from jaxattn import Tiles
 # Parts of two tiles, the fewest there are: KINDS' sequence of 90 keys has three.
 SPLIT = Tiles(8, 16, programs=64)
 WIDE = Tiles(32, 16, programs=64)  # of more rows than one loop does
-DEFER = Tiles(16, 16, programs=0, defer=True)
-BOTH = Tiles(16, 16, programs=64, defer=True)
 
 
 def kernels(case, tiles=None):
@@ -113,38 +111,12 @@ def test_keys_are_split_unless_nothing_can_run_alone():
         assert kernels(Case(KINDS[kind]), Tiles(8, 16, programs=0)) == ["forward"]
 
 
-DEFERRED = cases(
-    "paged: full", "varlen: causal", "attention: window", "paged: around", "varlen: chunked",
-    "paged: bias", "attention: sinks",
-)  # fmt: skip
-
-
-@parametrize(DEFERRED)
-def test_deferred_values(case):
-    check_case(case, "triton", tiles=DEFER)
-
-
-@parametrize(
-    cases("paged: causal", "paged: left", "varlen: alibi", "attention: full", "paged: dense"),
-    {"one long": Case(paged(UNEVEN), window(200), with_sinks=True)},
-    {"D 72 Dv 40": Case(Call("varlen", ((20, 70), (0, 3)), (3, 1, 72, 40)), MASKS["full"])},
-)
-def test_deferred_values_of_parts(case):
-    assert kernels(case, BOTH) == ["forward", "merge"]
-    check_case(case, "triton", tiles=BOTH)
-
-
-@pytest.mark.parametrize(
-    ("length", "dim", "defer"),
-    [(577, 64, False), (577, 72, False), (70, 72, False), (65, 64, False), (1, 72, False),
-     (70, 72, True), (1, 72, True)],
-)  # fmt: skip
-def test_a_loop_of_known_length_ends_in_a_narrower_tile(length, dim, defer):
+@pytest.mark.parametrize(("length", "dim"), [(577, 64), (577, 72), (70, 72), (65, 64), (1, 72)])
+def test_a_loop_of_known_length_ends_in_a_narrower_tile(length, dim):
     """Small logits: a key too many would show in every row."""
     seqs = ((40, length),) * 2  # the keys after one sequence's last are the next one's
     call = Call("attention", seqs, (2, 2, dim, dim), spread=0.1)
-    tiles = Tiles(32, 64, defer=defer)
-    check_case(Case(call, MASKS["full"], with_sinks=True), "triton", tiles=tiles)
+    check_case(Case(call, MASKS["full"], with_sinks=True), "triton", tiles=Tiles(32, 64))
 
 
 # Queries of 1 to 40 a sequence, without keys or queries, and rows that belong to none.

@@ -4,8 +4,6 @@ Shared memory must fit the chip. Spilled bytes are held to golden/spills_gpu.jso
 `pytest tests/test_lowering_gpu.py --record-spills` writes anew, with registers and shared memory.
 """
 
-import itertools
-import re
 import warnings
 
 import configurations
@@ -13,10 +11,6 @@ import gpu_compiler
 import jax
 import pytest
 from configurations import ALL
-
-import jaxattn
-from jaxattn import triton_binary
-from jaxattn.triton_compiler import ir_text
 
 pytestmark = pytest.mark.skipif(
     gpu_compiler.version() is None, reason="triton is not installed; it is in the extra `dev`"
@@ -77,14 +71,3 @@ def test_the_only_warning_is_the_known_deprecation():
         gpu_compiler.kernels("sm_90", config.call, *config.args)
     said = {str(warning.message).split(".")[0] for warning in caught}
     assert all("Pallas Triton backend is deprecated" in one for one in said), said
-
-
-@pytest.mark.parametrize("defer", [False, True])
-def test_deferred_values_are_added_beside_the_softmax(defer):
-    """On Hopper a product runs by itself: deferred, nothing waits for it before exponentials."""
-    tiles = jaxattn.Tiles(128, 64, 8, 3, programs=0, defer=defer)
-    config = configurations.dense(128, jaxattn.Causal(), tiles=tiles)
-    [kernel] = gpu_compiler.kernels("sm_90", config.call, *config.args)
-    code = triton_binary.compile_ir(ir_text(kernel["ir"].value_bytes), 90, 8, 3).assembly
-    steps = re.findall(r"wgmma\.mma_async|wgmma\.wait_group|ex2", code)
-    assert (("wgmma.mma_async", "ex2") in itertools.pairwise(steps)) is defer

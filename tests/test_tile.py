@@ -104,21 +104,6 @@ def test_absorbed_tiles_are_the_softmax_over_all(flat):
         close((whole(out), lse), want)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_the_halves_of_absorb_are_absorb(dtype):
-    """Bit for bit, with the values added a turn later, as a deferred product has it."""
-    q, k, v, keep = arrays(dtype)
-    m, l, acc = tile.init(len(q), v.shape[-1])
-    waiting = None
-    for i in range(len(k)):
-        m, l, weights = tile.weigh(m, l, tile.logits(q, k[i], 0.3), keep[i], dtype)
-        assert weights[0].dtype == dtype
-        acc = acc if waiting is None else tile.add(acc, *waiting)
-        waiting = weights, v[i]
-    got = tile.finish((m, l, tile.add(acc, *waiting)))
-    jax.tree.map(np.testing.assert_array_equal, got, absorbed(q, k, v, keep, 0.3))
-
-
 def test_a_sink_is_in_the_first_part_only():
     """Parts of the keys, each by itself, gather to the whole with its sink once."""
     q, k, v, keep = arrays()

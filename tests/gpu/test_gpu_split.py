@@ -81,8 +81,8 @@ UNEVEN = paged(((300, 700), (1, 3000), (64, 64), (5, 900), (0, 40), (1, 1)))
     "tiles",
     [
         Tiles(4, 64, 4, 3, programs=2000),
-        Tiles(16, 64, 4, 3, programs=0, defer=True),
-        Tiles(16, 64, 4, 2, programs=2000, defer=True),
+        Tiles(16, 64, 4, 3, programs=0),
+        Tiles(16, 64, 4, 2, programs=2000),
         Tiles(32, 32, 8, 2, programs=600),
     ],
     ids=spell,
@@ -97,5 +97,5 @@ def test_tiles_of_every_kind(tiles, mask, compiler):
 def test_narrow_last_tiles(length, dim, compiler):
     """Small logits: a key too many would show in every row."""
     call = Call("attention", ((length, length),) * 3, (4, 4, dim, dim), dtype="bf16", spread=0.1)
-    for tiles in (None, Tiles(64, 64, 4, 2), Tiles(128, 64, 8, 2, defer=True)):
+    for tiles in (None, Tiles(64, 64, 4, 2), Tiles(128, 64, 8, 2)):
         check(call, "triton", MASKS["full"], with_sinks=True, tiles=tiles, compiler=compiler)
