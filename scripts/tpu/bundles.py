@@ -22,17 +22,46 @@ _COMMENT = re.compile(r"/\*(?!size_in_granules=)[^*]*\*/")
 
 
 @dataclasses.dataclass
+class Block:
+    """Straight code between two places where a condition skips some. used: slots by kind."""
+
+    bundles: int = 0
+    used: dict[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(SLOTS, 0))
+
+
+@dataclasses.dataclass
 class Loop:
     """A stretch of code that repeats, without the loops inside it; the root is what does not.
 
-    used: slots used by kind. copies: (direction, bytes or None if a register holds the size).
+    copies: (direction, bytes or None if a register holds the size).
     """
 
     depth: int = 0
-    bundles: int = 0
-    used: dict[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(SLOTS, 0))
+    blocks: list[Block] = dataclasses.field(default_factory=lambda: [Block()])
     copies: list[tuple[str, int | None]] = dataclasses.field(default_factory=list)
     inner: list["Loop"] = dataclasses.field(default_factory=list)
+
+    @property
+    def bundles(self) -> int:
+        return sum(block.bundles for block in self.blocks)
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Slots used by kind."""
+        return {slot: sum(block.used[slot] for block in self.blocks) for slot in SLOTS}
+
+    @property
+    def bodies(self) -> list[Block]:
+        """The blocks that multiply: alternatives, such as a tile with and without a mask."""
+        most = max(block.used["MATMUL"] for block in self.blocks)
+        return [block for block in self.blocks if most and block.used["MATMUL"] > most / 2]
+
+    def turn(self) -> "Loop":
+        """One turn: the loop with the shortest of its bodies, without the loops inside it."""
+        bodies = self.bodies
+        shortest = min(bodies, key=lambda block: block.bundles, default=None)
+        rest = [block for block in self.blocks if not any(block is body for body in bodies)]
+        return Loop(self.depth, [*rest, *([shortest] if shortest else [])], self.copies)
 
     def walk(self):
         """This loop and those inside it, in the order of the code."""
@@ -63,8 +92,9 @@ class Kernel:
 
         Of loops with about as many, the one with the fewest bundles: it has no mask.
         """
-        most = max(loop.used["MATMUL"] for loop in self.root.walk())
-        rival = [loop for loop in self.root.walk() if loop.used["MATMUL"] >= 0.9 * most]
+        loops = list(self.root.walk())
+        most = max(loop.used["MATMUL"] for loop in loops)
+        rival = [loop for loop in loops if loop.used["MATMUL"] >= 0.9 * most]
         return min(rival, key=lambda loop: (-loop.depth, loop.bundles))
 
     def utilization(self, loop: Loop) -> dict[str, float]:
@@ -117,9 +147,12 @@ def parse(name: str, code: str, utilization: str) -> Kernel:
         loop = stack[depth]
         if row == len(rows):
             raise ValueError(f"{name}: more bundles than the {len(rows)} rows of its table")
-        loop.bundles += 1
+        if match["mark"] in ("PB", "PF"):
+            loop.blocks.append(Block())
+        block = loop.blocks[-1]
+        block.bundles += 1
         for slot, count in zip(SLOTS, rows[row], strict=True):
-            loop.used[slot] += count
+            block.used[slot] += count
         loop.copies += _copies(line)
         row += 1
     if not row or len(rows) - row > 1:

@@ -42,7 +42,7 @@ def of(case: Case, way: Way, program, folder: Path, topology: str) -> dict:
     if not kernels:
         raise ValueError(f"no kernel named {way.kernel} in what was compiled")
     kernel = max(kernels, key=lambda kernel: kernel.hottest.used["MATMUL"])
-    loop = kernel.hottest
+    loop = kernel.hottest.turn()
     rows, keys = way.tile
     found = {
         "kernels": [each.name for each in kernels],

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxattn
-from jaxattn import kernel, mosaic
+from jaxattn import kernel, mosaic, mosaic_dense
 from jaxattn.mosaic_blocks import ALIGN
 from jaxattn.problem import Packed, Paged, Problem
 from scripts.bench.cases import Case
@@ -16,6 +16,8 @@ from scripts.tpu.trips import Trips
 def plan(case: Case) -> tuple[tuple[int, int], Trips, bool]:
     """(query rows and keys of a tile, turns of the loops, whether the compiler knows them)."""
     problem = problem_of(case)
+    if mosaic_dense.fits(problem, None):
+        return _dense(problem)
     tiles = mosaic.default_tiles(problem)
     tile = tiles.block_q * problem.group, tiles.block_k
     steps, turns = _turns(problem, tiles)
@@ -33,6 +35,14 @@ def plan(case: Case) -> tuple[tuple[int, int], Trips, bool]:
     for loop in loops:
         counts += [loop, *([copies * loop] * 2 if copies else [])]
     return tile, Trips(tuple(counts)), False
+
+
+def _dense(problem: Problem) -> tuple[tuple[int, int], Trips, bool]:
+    """The grid is one loop. Its length the compiler knows, not which of two bodies a step has."""
+    shape = mosaic_dense.shape_of(problem, None)
+    masked = mosaic_dense.masked_steps(problem, shape)
+    bodies = tuple(n for n in (len(masked) - sum(masked), sum(masked)) if n)
+    return (shape.rows, shape.width), Trips((len(masked),), bodies), len(bodies) == 1
 
 
 def problem_of(case: Case) -> Problem:

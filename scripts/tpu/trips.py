@@ -7,19 +7,25 @@ from scripts.tpu.bundles import Kernel, Loop
 
 @dataclasses.dataclass(frozen=True)
 class Trips:
-    """counts: turns of each loop over the whole launch, in the order of the code."""
+    """counts: turns of each loop over the whole launch, in the order of the code. bodies: of these,
+    how often each alternative body runs (bundles.Loop.bodies), where a loop has several."""
 
     counts: tuple[int, ...]
+    bodies: tuple[int, ...] = ()
 
     def executed(self, kernel: Kernel) -> int | None:
-        """Bundles executed; what a condition skips counts. None where the loops are others."""
+        """Bundles executed; other code that a condition skips counts. None where the loops are
+        others."""
         loops = list(kernel.root.walk())[1:]
         if len(loops) != len(self.counts):
             return None
         pairs = zip(loops, self.counts, strict=True)
-        return kernel.root.bundles + sum(loop.bundles * count for loop, count in pairs)
+        return kernel.root.bundles + sum(self._turns(loop, count) for loop, count in pairs)
 
-    def of(self, kernel: Kernel, loop: Loop) -> int:
-        """Turns of one of the kernel's loops."""
-        loops = list(kernel.root.walk())[1:]
-        return self.counts[[id(each) for each in loops].index(id(loop))]
+    def _turns(self, loop: Loop, count: int) -> int:
+        bodies = loop.bodies
+        if not self.bodies or len(bodies) != len(self.bodies):
+            return loop.bundles * count
+        rest = loop.bundles - sum(body.bundles for body in bodies)
+        pairs = zip(bodies, self.bodies, strict=True)
+        return rest * count + sum(body.bundles * turns for body, turns in pairs)
