@@ -21,8 +21,9 @@ from jaxattn.mosaic_units import (
     FIRST,
     LAG,
     LAST,
-    MASKED_STEP,
+    MASKED,
     MOST_UNITS,
+    SIDES,
     Shape,
     choose_tiles,
     sides,
@@ -57,8 +58,9 @@ def shape_of(problem: Problem, tiles: Tiles | None) -> Shape | None:
     """The launch's sizes; None where the tiles asked for are none that it can have."""
     queries, keys = problem.uniform, problem.max_keys
     if tiles is None:
-        longest = F32_SIDE if problem.q.dtype == jnp.float32 else 1 << 30
-        tiles = choose_tiles(queries, keys, problem.mask, longest)
+        longest = F32_SIDE if problem.q.dtype == jnp.float32 else SIDES[-1]
+        heads = problem.num_seqs * problem.q.shape[1]
+        tiles = choose_tiles(queries, keys, heads, problem.mask, longest)
     found = sides(tiles, queries, keys)
     if found is None:
         return None
@@ -122,11 +124,10 @@ def run(problem: Problem, tiles: Tiles | None, interpret):
 
 
 def masked_steps(problem: Problem, shape: Shape) -> list[bool]:
-    """Of every step of the grid, whether one of its tiles needs the mask."""
+    """Of every step of the grid, whether the tile that it scores needs the mask."""
     heads = _heads_a_launch(shape, problem.mask)
     (*_, flags), count = units(shape, problem.mask, heads)
-    masked = [bool(flag & MASKED_STEP) for flag in flags]
-    steps = [any(masked[step : step + LAG + 1]) for step in range(count + LAG)]
+    steps = [bool(flag & MASKED) for flag in flags[LAG : LAG + count + LAG]]
     return steps * (shape.heads // heads)
 
 
@@ -210,9 +211,9 @@ def _kernel(
     ]  # fmt: skip
     if len(bodies) == 1:
         return _step(units, refs, shape, *bodies)
-    some_masked = functools.reduce(jnp.bitwise_or, (unit.flag for unit in units)) & MASKED_STEP
-    pl.when(some_masked == 0)(lambda: _step(units, refs, shape, False))
-    pl.when(some_masked != 0)(lambda: _step(units, refs, shape, True))
+    masked = (units[0].flag & MASKED) != 0
+    pl.when(masked)(lambda: _step(units, refs, shape, True))
+    pl.when(~masked)(lambda: _step(units, refs, shape, False))
 
 
 def _step(units, refs, shape, masked: bool):
@@ -221,27 +222,24 @@ def _step(units, refs, shape, masked: bool):
     q, k, v, out, lse, s, p, turned, top, m, l, decay, acc = refs
     scoring, weighing, adding = units
     lanes = _lanes(shape.dv)
-    values = turned[...] if lanes else scoped(v[...], adding, shape, masked, 1)
+    values = turned[...] if lanes else _known(v[...], adding, shape, 1)
     sums = jnp.where(adding.first, 0.0, acc[...] * decay[...])
     sums = sums + tile.dot(values, p[...], 1, 0)
     acc[...] = sums
     state = m[...], l[...], sums
-    pl.when(adding.last)(lambda: _write(out, lse, state, lanes))
 
     m_old, l_old = weighing.begin(m[...], l[...])
-    unit = weighing.unit
-    logits = s[...]
-    keep = logits > 0.5 * tile.MASKED if masked else None
-    m[...], l[...], weights, decay[...] = tile.weigh(
-        m_old, l_old, (logits, unit), top[...], keep, axis=0
-    )
+    logits = s[...], weighing.unit
+    m[...], l[...], weights, decay[...] = tile.weigh(m_old, l_old, logits, top[...], axis=0)
     p[...] = weights.astype(p.dtype)
     if lanes:
-        turned[...] = scoped(v[...], weighing, shape, masked, 0).T
+        turned[...] = _known(v[...], weighing, shape, 0).T
 
     logits = scoring.logits(q[...], k[...], masked)
     s[...] = logits
     top[...] = jnp.max(logits, axis=0, keepdims=True)
+    # Last, since a condition ends a stretch of code that is scheduled together.
+    pl.when(adding.last)(lambda: _write(out, lse, state, lanes))
 
 
 def _write(out, lse, state, lanes: bool):
@@ -250,9 +248,9 @@ def _write(out, lse, state, lanes: bool):
     lse[...] = total
 
 
-def scoped(v, unit, shape: Shape, masked: bool, axis: int):
+def _known(v, unit, shape: Shape, axis: int):
     """``v`` with 0 in the place of what stands past the last key: 0 times NaN would be NaN."""
-    if not (masked and shape.ragged):
+    if not shape.ragged:
         return v
     size = [1, 1]
     size[axis] = shape.width
@@ -293,13 +291,21 @@ class _Unit:
         s, _ = tile.scaled(s, self.scale, alter if self.scores else None)
         if not masked:
             return s
-        keep = self.mask.keep(q_idx, k_idx, self) & (k_idx < self.shape.keys)
+        keep = self.mask.keep(q_idx, k_idx, self)
+        if self.shape.ragged:
+            keep &= k_idx < self.shape.keys
         return jnp.where(keep, s, tile.MASKED)
 
     def begin(self, m, l):
-        """m and l before this unit: those of no keys if it is the first of its strip."""
+        """m and l before this unit: those of no keys if it is the first of its strip.
+
+        m begins above every masked logit, so that such logits weigh nothing without a look at the
+        mask: this takes base-2 logits below half of the masked one for masked.
+        """
         sink = None if self.sinks is None else self.per_head(self.sinks)
         m_none, l_none, _ = tile.init(None, (), sink)
+        if sink is None:
+            m_none = 0.5 * tile.MASKED * self.unit
         return jnp.where(self.first, m_none, m), jnp.where(self.first, l_none, l)
 
     def per_head(self, operand):

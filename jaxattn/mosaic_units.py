@@ -5,6 +5,7 @@ order in which the kernel takes them, one a step; tiles that the mask leaves emp
 """
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -12,15 +13,15 @@ import numpy as np
 from jaxattn.mosaic_blocks import LANES, round_up
 from jaxattn.problem import Tiles
 
-__all__ = ["FIRST", "LAG", "LAST", "MASKED_STEP", "MOST_UNITS", "Shape", "choose_tiles", "units"]
+__all__ = ["FIRST", "LAG", "LAST", "MASKED", "MOST_UNITS", "Shape", "choose_tiles", "units"]
 
-FIRST, LAST, MASKED_STEP = 1, 2, 4  # bits of a flag
+FIRST, LAST, MASKED = 1, 2, 4  # bits of a flag
 LAG = 2  # steps from a unit's logits to its output
 MOST_UNITS = 1 << 14  # of one launch's table: scalar memory holds five words for each
 SIDES = (512, 1024)  # of tiles that we choose among
-# Bundles that a step costs beside its products and softmax, as bundles of a tile of 512 x 512: what
-# v6e's schedule shows for tiles of 512 and 1024 (docs/tpu.md).
-STEP_COST, MASK_COST = 0.8, 0.35
+# What a step costs beside its tile, and what a mask adds, with the bundles of a tile of 512 x 512
+# without a mask as the unit: 250 and 170 of 550 on v6e, whichever of SIDES the tile has.
+STEP_COST, MASK_COST = 0.45, 0.3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +47,14 @@ class Shape:
         return self.heads // self.kv_heads
 
 
-def choose_tiles(queries: int, keys: int, mask, longest: int = SIDES[-1]) -> Tiles | None:
+def choose_tiles(queries: int, keys: int, heads: int, mask, longest: int = SIDES[-1]) -> Tiles:
     """The cheapest tiles of at most ``longest`` queries and keys, by a count of bundles.
 
-    Tiles name whole lengths by the next power of two: :func:`sides` cuts them to the length.
+    They may be longer than what there is: :func:`sides` cuts them to that.
     """
     options = [n for n in SIDES if n <= longest]
     pairs = [(rows, width) for rows in options for width in options]
-    return Tiles(*min(pairs, key=lambda pair: _cost(queries, keys, mask, *pair)))
+    return Tiles(*min(pairs, key=lambda pair: _cost(queries, keys, heads, mask, *pair)))
 
 
 def sides(tiles: Tiles, queries: int, keys: int) -> tuple[int, int] | None:
@@ -80,14 +81,15 @@ def units(shape: Shape, mask, heads: int) -> tuple[np.ndarray, int]:
     return table.astype(np.int32), len(head)
 
 
-def _cost(queries: int, keys: int, mask, rows: int, width: int) -> float:
+def _cost(queries: int, keys: int, heads: int, mask, rows: int, width: int) -> float:
     rows, width = min(rows, queries), min(width, keys)
     one = _head(queries, keys, mask, rows, width)
     area = round_up(rows, LANES) * width / 512**2
-    masked = sum(bool(flags & MASKED_STEP) for *_, flags in one)
-    return len(one) * (STEP_COST + area) + masked * area * MASK_COST
+    masked = sum(bool(flags & MASKED) for *_, flags in one)
+    return (heads * len(one) + LAG) * (STEP_COST + area) + heads * masked * area * MASK_COST
 
 
+@functools.lru_cache(maxsize=256)
 def _head(queries: int, keys: int, mask, rows: int, width: int) -> list[tuple[int, int, int]]:
     """(strip, block, flags) of one head's units. A strip that sees no key has one unit still,
     which writes that."""
@@ -101,7 +103,7 @@ def _head(queries: int, keys: int, mask, rows: int, width: int) -> list[tuple[in
         for block in range(first, last):
             full = span[2] <= block * width and (block + 1) * width <= span[3]
             flags = FIRST * (block == first) | LAST * (block == last - 1)
-            found.append((strip, block, flags | MASKED_STEP * (not full)))
+            found.append((strip, block, flags | MASKED * (not full)))
     return found
 
 
