@@ -7,7 +7,9 @@ once. Logits stand with keys on the sublanes and queries on the lanes: the large
 keys are then plain vector operations, and m and l are rows of lanes.
 """
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -89,10 +91,9 @@ def run(problem: Problem, tiles: Tiles | None, interpret):
     h = problem.q.shape[1]
     spec = functools.partial(_spec, shape, heads)
     dtype = problem.q.dtype
-    kernel = functools.partial(
-        _kernel, shape=shape, heads=heads, q_heads=h, mask=problem.mask, tree=tree,
-        scale=problem.scale, bodies=sorted(set(masked_steps(problem, shape))),
-    )  # fmt: skip
+    bodies = tuple(sorted(set(masked_steps(problem, shape))))
+    launch = _Launch(shape, problem.mask, problem.scale, heads, h, bodies)
+    kernel = functools.partial(_kernel, launch=launch, tree=tree)
     n, t = shape.heads, shape.queries
     grid_spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=len(table) + len(numbers),
@@ -197,32 +198,42 @@ def _scratch(shape: Shape, dtype):
     ]
 
 
-def _kernel(
-    head, kv_head, strip, block, flags, *refs, shape, heads, q_heads, mask, tree, scale, bodies
-):
-    del kv_head
-    numbers, refs = refs[: tree.num_leaves], refs[tree.num_leaves :]
+@dataclasses.dataclass(frozen=True)
+class _Launch:
+    """What is the same for all tiles. heads: of one turn of the outer grid dimension. bodies: of a
+    step, the one without a mask (False) and the one with, as far as some step has them."""
+
+    shape: Shape
+    mask: Any
+    scale: float
+    heads: int
+    q_heads: int
+    bodies: tuple[bool, ...]
+    scores: tuple = ()
+    sinks: PerHead | None = None
+
+
+def _kernel(*refs, launch: _Launch, tree):
+    """refs: the table's rows, the numbers a head, then blocks and scratch."""
+    table, numbers, refs = refs[:5], refs[5 : 5 + tree.num_leaves], refs[5 + tree.num_leaves :]
     scores, sinks = jax.tree.unflatten(tree, map(PerHead, numbers))
+    launch = dataclasses.replace(launch, scores=scores, sinks=sinks)
     step = pl.program_id(1)
-    units = [
-        _Unit(shape, mask, scores, sinks, scale, q_heads, pl.program_id(0) * heads, entry, head,
-              strip, block, flags)
-        for entry in (step + LAG - lag for lag in range(LAG + 1))
-    ]  # fmt: skip
-    if len(bodies) == 1:
-        return _step(units, refs, shape, *bodies)
+    units = [_Unit(launch, table, step + LAG - lag) for lag in range(LAG + 1)]
+    if len(launch.bodies) == 1:
+        return _step(units, refs, *launch.bodies)
     masked = (units[0].flag & MASKED) != 0
-    pl.when(masked)(lambda: _step(units, refs, shape, True))
-    pl.when(~masked)(lambda: _step(units, refs, shape, False))
+    pl.when(masked)(lambda: _step(units, refs, True))
+    pl.when(~masked)(lambda: _step(units, refs, False))
 
 
-def _step(units, refs, shape, masked: bool):
+def _step(units, refs, masked: bool):
     """One step. What a stage reads of the step before is read before a later stage's unit, whose
     part stands after it here, writes the same place."""
     q, k, v, out, lse, s, p, turned, top, m, l, decay, acc = refs
     scoring, weighing, adding = units
-    lanes = _lanes(shape.dv)
-    values = turned[...] if lanes else _known(v[...], adding, shape, 1)
+    lanes = _lanes(scoring.shape.dv)
+    values = turned[...] if lanes else _known(v[...], adding, 1)
     sums = jnp.where(adding.first, 0.0, acc[...] * decay[...])
     sums = sums + tile.dot(values, p[...], 1, 0)
     acc[...] = sums
@@ -233,7 +244,7 @@ def _step(units, refs, shape, masked: bool):
     m[...], l[...], weights, decay[...] = tile.weigh(m_old, l_old, logits, top[...], axis=0)
     p[...] = weights.astype(p.dtype)
     if lanes:
-        turned[...] = _known(v[...], weighing, shape, 0).T
+        turned[...] = _known(v[...], weighing, 0).T
 
     logits = scoring.logits(q[...], k[...], masked)
     s[...] = logits
@@ -248,33 +259,39 @@ def _write(out, lse, state, lanes: bool):
     lse[...] = total
 
 
-def _known(v, unit, shape: Shape, axis: int):
-    """``v`` with 0 in the place of what stands past the last key: 0 times NaN would be NaN."""
-    if not shape.ragged:
+def _known(v, unit, axis: int):
+    """``v`` with 0 for the keys outside the strip's span: 0 times what stands there may be NaN."""
+    if True not in unit.launch.bodies:
         return v
     size = [1, 1]
-    size[axis] = shape.width
+    size[axis] = unit.shape.width
     key = unit.k_first + lax.broadcasted_iota(jnp.int32, tuple(size), axis)
-    return jnp.where(key < shape.keys, v, jnp.zeros_like(v))
+    span = unit.span()
+    return jnp.where((key >= span.lo) & (key < span.hi), v, jnp.zeros_like(v))
 
 
 class _Unit:
     """One tile: its places, and what masks and scores ask about it (as kernel.Env, of one head)."""
 
-    def __init__(
-        self, shape, mask, scores, sinks, scale, q_heads, first, entry, head, strip, block, flags
-    ):
-        self.shape, self.mask, self.scores, self.sinks = shape, mask, scores, sinks
-        self.scale, self.flag = scale, flags[entry]
-        self.head = lax.rem(first + head[entry], jnp.int32(q_heads))
-        self.q_first = strip[entry] * shape.rows + (shape.keys - shape.queries)
-        self.k_first = block[entry] * shape.width
-        self.first, self.last = (self.flag & FIRST) != 0, (self.flag & LAST) != 0
+    def __init__(self, launch: _Launch, table, entry):
+        head, _, strip, block, flags = (row[entry] for row in table)
+        self.launch, self.shape, self.flag = launch, launch.shape, flags
+        self.head = lax.rem(pl.program_id(0) * launch.heads + head, jnp.int32(launch.q_heads))
+        self.start = strip * self.shape.rows
+        self.q_first = self.start + (self.shape.keys - self.shape.queries)
+        self.k_first = block * self.shape.width
+        self.first, self.last = (flags & FIRST) != 0, (flags & LAST) != 0
+
+    def span(self):
+        """The keys that some query of the strip may see."""
+        count = jnp.minimum(self.shape.rows, self.shape.queries - self.start)
+        span = self.launch.mask.span(self.q_first, self.q_first + count, self)
+        return span.clip(0, self.shape.keys)
 
     @property
     def unit(self) -> float:
         """What makes the logits base-2 logits."""
-        return tile.scaled(0.0, self.scale, (lambda s: s) if self.scores else None)[1]
+        return tile.scaled(0.0, self.launch.scale, (lambda s: s) if self.launch.scores else None)[1]
 
     def logits(self, q, k, masked: bool):
         """``f32[keys, rows]``."""
@@ -284,14 +301,14 @@ class _Unit:
         k_idx = self.k_first + lax.broadcasted_iota(jnp.int32, (self.shape.width, 1), 0)
 
         def alter(s):
-            for score in self.scores:
+            for score in self.launch.scores:
                 s = score.apply(s, q_idx, k_idx, self)
             return s
 
-        s, _ = tile.scaled(s, self.scale, alter if self.scores else None)
+        s, _ = tile.scaled(s, self.launch.scale, alter if self.launch.scores else None)
         if not masked:
             return s
-        keep = self.mask.keep(q_idx, k_idx, self)
+        keep = self.launch.mask.keep(q_idx, k_idx, self)
         if self.shape.ragged:
             keep &= k_idx < self.shape.keys
         return jnp.where(keep, s, tile.MASKED)
@@ -302,10 +319,12 @@ class _Unit:
         m begins above every masked logit, so that such logits weigh nothing without a look at the
         mask: this takes base-2 logits below half of the masked one for masked.
         """
-        sink = None if self.sinks is None else self.per_head(self.sinks)
+        sink = None if self.launch.sinks is None else self.per_head(self.launch.sinks)
         m_none, l_none, _ = tile.init(None, (), sink)
-        if sink is None:
-            m_none = 0.5 * tile.MASKED * self.unit
+        least = 0.5 * tile.MASKED * self.unit
+        if sink is not None:  # of -inf, which is no sink
+            l_none = jnp.where(m_none < least, 0.0, l_none)
+        m_none = jnp.maximum(m_none, least)
         return jnp.where(self.first, m_none, m), jnp.where(self.first, l_none, l)
 
     def per_head(self, operand):
