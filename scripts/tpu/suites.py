@@ -22,7 +22,7 @@ SUITES = {
         "decode B64 P128": f"decode:B64,S2048,{LLAMA},P128",
     },
     "paged": {
-        "mixed P128": f"mixed:L63*1/2048+449/2048,{LLAMA},P128",
+        "mixed P128": f"mixed:L7*1/1024+121/1024,{LLAMA},P128",
     },
 }
 NAMES = tuple(SUITES)
