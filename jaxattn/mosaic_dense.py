@@ -244,7 +244,7 @@ def _step(units, refs, masked: bool):
     m[...], l[...], weights, decay[...] = tile.weigh(m_old, l_old, logits, top[...], axis=0)
     p[...] = weights.astype(p.dtype)
     if lanes:
-        turned[...] = _known(v[...], weighing, 0).T
+        turned[...] = _known(v[...].T, weighing, 1)
 
     logits = scoring.logits(q[...], k[...], masked)
     s[...] = logits
