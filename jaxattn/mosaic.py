@@ -15,10 +15,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from jaxattn import mosaic_dense
 from jaxattn.integers import arange, div, rem
 from jaxattn.kernel import Env, Rows, attend
 from jaxattn.mosaic_blocks import (
     ALIGN,
+    LANES,
     LaunchShape,
     block_spec,
     fold,
@@ -32,7 +34,6 @@ from jaxattn.problem import Packed, Problem, Tiles
 
 __all__ = ["default_tiles", "reason_not", "run"]
 
-LANES = 128
 SMEM_BYTES = 1 << 20  # of every generation
 SMEM_SPARE = 1 << 17  # left to the compiler
 UNROLL = 16  # page copies written out in code; more of them loop
@@ -41,10 +42,12 @@ PAIR_BYTES = 12 << 20  # VMEM we give to rows of biases and dense masks
 
 def reason_not(problem: Problem, tiles: Tiles | None) -> str | None:
     """Why this target cannot do the problem, or None."""
-    tiles = tiles or default_tiles(problem)
-    problem = jax.eval_shape(_copyable, problem)
     if problem.q.dtype == jnp.float16:
         return "q is float16: TPUs have no float16; use bfloat16 or float32"
+    if mosaic_dense.fits(problem, tiles):
+        return None
+    tiles = tiles or default_tiles(problem)
+    problem = jax.eval_shape(_copyable, problem)
     scalars = _scalar_bytes(problem, tiles)
     if scalars > SMEM_BYTES - SMEM_SPARE:
         return (
@@ -74,6 +77,8 @@ def default_tiles(problem: Problem) -> Tiles:
 
 def run(problem: Problem, tiles: Tiles | None, interpreter=None):
     """``out [T, H, Dv]`` in q's dtype and ``lse f32[T, H]`` (natural log)."""
+    if mosaic_dense.fits(problem, tiles):
+        return mosaic_dense.run(problem, tiles, _interpreter(interpreter))
     tiles = tiles or default_tiles(problem)
     problem = _copyable(problem)
     shape = LaunchShape.of(problem, tiles)

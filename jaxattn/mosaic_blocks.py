@@ -10,6 +10,7 @@ from jaxattn.integers import arange, rem
 from jaxattn.operands import PerKey, PerQuery
 from jaxattn.problem import Packed, Problem, Tiles
 
+LANES = 128
 ALIGN = 16  # sublanes of the largest tile we copy from: rows of packed keys start at a multiple
 
 

@@ -20,7 +20,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["LN2", "LOG2E", "absorb", "finish", "gather", "init", "merge"]
+__all__ = [
+    "LN2",
+    "LOG2E",
+    "MASKED",
+    "absorb",
+    "dot",
+    "finish",
+    "gather",
+    "init",
+    "merge",
+    "scaled",
+    "weigh",
+]
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -53,8 +65,12 @@ def logits(q, k, scale: float, alter=None):
 
     ``alter`` maps natural-unit logits to natural-unit logits (soft cap, biases).
     """
-    products = jax.tree.map(lambda a, b: _dot(a, b, (((1,), (1,)), ((), ()))), q, k)
-    s = functools.reduce(operator.add, jax.tree.leaves(products))
+    products = jax.tree.map(lambda a, b: dot(a, b, 1, 1), q, k)
+    return scaled(functools.reduce(operator.add, jax.tree.leaves(products)), scale, alter)
+
+
+def scaled(s, scale: float, alter=None):
+    """What :func:`logits` makes of the products ``s`` of queries and keys, in any shape."""
     if alter is None and scale > 0:
         return s, scale * LOG2E
     s = s * scale
@@ -66,17 +82,24 @@ def absorb(state, logits, v, keep=None):
     booleans broadcastable to the logits, or None when every key is kept."""
     m, l, acc = state
     s, unit = logits
-    keepdims = m.ndim == 2
     if keep is not None:
         s = jnp.where(keep, s, MASKED)
-    m_new = jnp.maximum(m, jnp.max(s, axis=1, keepdims=keepdims) * unit)
+    top = jnp.max(s, axis=1, keepdims=m.ndim == 2)
+    m, l, p, decay = weigh(m, l, (s, unit), top, keep)
+    pv = lambda v: dot(p.astype(v.dtype), v, 1, 0)  # noqa: E731
+    return m, l, jax.tree.map(lambda a, v: a * _column(decay) + pv(v), acc, v)
+
+
+def weigh(m, l, logits, top, keep=None, axis: int = 1):
+    """m and l after a tile's logits, whose largest along ``axis``, that of the keys, is ``top``;
+    the tile's weights ``p``, of the logits' shape; and the factor on what was summed before."""
+    s, unit = logits
+    m_new = jnp.maximum(m, top * unit)
     p = jnp.exp2(s * unit - _column(m_new))  # one fused multiply-add and one exp2 a logit
     if keep is not None:
         p = jnp.where(keep, p, 0.0)
     decay = jnp.exp2(m - m_new)
-    l = l * decay + jnp.sum(p, axis=1, keepdims=keepdims)
-    pv = lambda v: _dot(p.astype(v.dtype), v, (((1,), (0,)), ((), ())))  # noqa: E731
-    return m_new, l, jax.tree.map(lambda a, v: a * _column(decay) + pv(v), acc, v)
+    return m_new, l * decay + jnp.sum(p, axis=axis, keepdims=m.ndim == 2), p, decay
 
 
 def finish(state):
@@ -122,7 +145,9 @@ def _column(x):
     return x if x.ndim == 2 else x[:, None]
 
 
-def _dot(a, b, dims):
+def dot(a, b, axis_a: int, axis_b: int):
+    """``f32`` product of two matrices that sums over an axis of each."""
     # f32 inputs keep f32 products: the default rounds them to bf16 on TPU and to TF32 on GPU.
     precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    dims = (((axis_a,), (axis_b,)), ((), ()))
     return lax.dot_general(a, b, dims, precision=precision, preferred_element_type=jnp.float32)

@@ -5,6 +5,7 @@ golden/spills_tpu.json; `pytest tests/test_lowering_tpu.py --record-spills` writ
 """
 
 import configurations
+import jax
 import pytest
 import tpu_compiler
 
@@ -13,10 +14,18 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def _args(config):
+    """Dense calls with two heads only: the code is the same, and a dump goes through every step."""
+    if not all(hasattr(x, "ndim") and x.ndim == 4 for x in config.args):
+        return config.args
+    few = ((1, x.shape[1], min(x.shape[2], 2), x.shape[3]) for x in config.args)
+    return [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(few, config.args, strict=True)]
+
+
 @pytest.mark.parametrize("name", configurations.ALL)
 def test_v6e(name, spills):
     config = configurations.ALL[name]
-    found = tpu_compiler.compile_for("v6e", config.call, *config.args)
+    found = tpu_compiler.compile_for("v6e", config.call, *_args(config))
     spills.check("tpu", tpu_compiler.version(), "v6e", name, found)
 
 
@@ -24,7 +33,7 @@ def test_v6e(name, spills):
 @pytest.mark.parametrize("name", configurations.marked())
 def test_other_generations(generation, name, spills):
     config = configurations.ALL[name]
-    found = tpu_compiler.compile_for(generation, config.call, *config.args)
+    found = tpu_compiler.compile_for(generation, config.call, *_args(config))
     spills.check("tpu", tpu_compiler.version(), generation, name, found)
 
 

@@ -61,8 +61,8 @@ def mesh(generation):
     return jax.sharding.Mesh(np.array(topology.devices[:1]), ("x",))
 
 
-def compile_for(generation, fn, *shapes, kernel="jaxattn_forward") -> dict:
-    """Compiles `fn` of `jax.ShapeDtypeStruct`s; slots used by all kernels of that name.
+def compile_for(generation, fn, *shapes, kernel="jaxattn") -> dict:
+    """Compiles `fn` of `jax.ShapeDtypeStruct`s; slots used by all kernels with that in their names.
 
     An overflow of VMEM or SMEM is the compiler's error.
     """

@@ -1,0 +1,1 @@
+"""What benchmark_tpu is made of: one noun a file."""
