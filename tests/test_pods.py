@@ -1,5 +1,5 @@
-"""Real processes over loopback: `scripts.generate` on several gives what it gives on one device, and
-when one of them fails all end, soon and with a reason."""
+"""Real processes over loopback: `scripts.generate` on several gives what it gives on one device,
+and when one of them fails all end, soon and with a reason."""
 
 import os
 import signal
