@@ -89,8 +89,10 @@ def test_each_step_reads_its_weights_once(planned):
     assert [step["tokens"] for step in planned["steps"]] == [128, 128, 4]
     for step in planned["steps"]:
         rows = min(step["tokens"] * e * 2, embed)  # of the embedding, a row a token
-        want = planned["memory"]["weights"] - embed + rows
-        assert step["roofline"]["weights"] == pytest.approx(want, rel=0.02), step["name"]
+        rest = planned["memory"]["weights"] - embed
+        # XLA may fetch so small an embedding whole.
+        got = step["roofline"]["weights"]
+        assert 0.98 * (rest + rows) <= got <= 1.02 * (rest + embed), step["name"]
 
 
 @needs_libtpu
@@ -105,19 +107,23 @@ def test_cache_and_arithmetic_by_hand(planned):
     assert written + read <= decode["cache"] <= written + read + whole
     weights = planned["memory"]["weights"] / 2 - 512 // 2 * 256  # elements, less the embedding
     attention = 4 * 4 * context * (4 * 64) * 2  # 4 x pairs x local heads x head dim x layers
-    assert decode["flops"] == pytest.approx(2 * weights * 4 + attention, rel=0.05)
+    products = 2 * weights * 4 + attention
+    assert products <= decode["flops"] <= 1.1 * products, "a little for norms and for sampling"
     assert decode["hbm_seconds"] == pytest.approx(decode["hbm"] / 819e9)
     assert decode["tokens_per_second"] == pytest.approx(8 / decode["seconds"]), "both replicas"
 
 
 @needs_libtpu
-def test_only_sums_over_a_replica_cross_devices(planned):
-    for step in planned["steps"]:
+def test_only_sums_and_logits_cross_devices(planned):
+    for step, seqs in zip(planned["steps"], (1, 4, 4), strict=True):
         every = [one for one in step["collectives"] if one["always"] and one["bytes"] >= 256 * 4]
-        assert {one["kind"] for one in every} == {"all-reduce"}, step["name"]
-        assert sum(one["count"] for one in every) == 1 + 2 * 2
+        counts = {"all-reduce": 0, "all-gather": 0}
+        for one in every:
+            counts[one["kind"]] += one["count"]
+        assert counts == {"all-reduce": 1 + 2 * 2, "all-gather": 1}, step["name"]
         assert {one["devices"] for one in every} == {2}
-        want = 5 * step["tokens"] * 256 * 2  # of a ring of two, as much is sent as the result has
+        # Of a ring of two, as much is sent as a sum has, and half of what is gathered.
+        want = 5 * step["tokens"] * 256 * 2 + seqs * 512 * 4 / 2
         assert step["roofline"]["ici"] == pytest.approx(want, rel=0.1)
 
 
