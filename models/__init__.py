@@ -1,6 +1,7 @@
 """Decoders of the Llama kind and vision towers in Flax NNX, with loaders for their checkpoints."""
 
 from models.config import Config
+from models.dinov2_small import fetch_dinov2_small
 from models.load import Loaded, load
 from models.smollm2 import fetch_smollm2
 from models.tokenizer import Tokenizer
@@ -11,6 +12,7 @@ __all__ = [
     "Loaded",
     "LoadedVision",
     "Tokenizer",
+    "fetch_dinov2_small",
     "fetch_smollm2",
     "load",
     "load_vision",

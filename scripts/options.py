@@ -175,7 +175,7 @@ def use_compilation_cache() -> None:
 
 
 def compilation_cache_folder() -> Path:
-    from models.smollm2 import cache_folder
+    from models.packaged import cache_folder
 
     return cache_folder() / "compiled"
 
