@@ -26,7 +26,7 @@ class ONNXFile:
             for field, graph in _fields(data):
                 if field == GRAPH:
                     self._read(graph)
-        except (IndexError, TypeError, ValueError):
+        except (IndexError, KeyError, TypeError, ValueError):
             raise ValueError(f"{path} is not a whole ONNX file") from None
         if not self.tensors:
             raise ValueError(f"{path} is not an ONNX file with weights")
