@@ -8,9 +8,10 @@ from PIL import Image, ImageOps
 
 from models.wording import one_line
 
-# What is tried. Pillow knows more, among them some that start other programs. MPO is what many
-# phones write: a JPEG with a second picture behind it.
-FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP")
+# What is tried. Pillow knows more, among them some that start other programs. Its JPEG reader takes
+# MPO too, which many phones write: a JPEG with a second picture behind it.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+SIGNATURES = {b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"GIF8": "GIF"}
 MOST_PIXELS = 100_000_000
 WHITE = (255, 255, 255, 255)
 
@@ -62,7 +63,11 @@ def _upright(image):
 def _no_image(path, error):
     if Path(path).stat().st_size == 0:
         return f"{path} is empty; it must be an image"
-    names = ", ".join(name for name in FORMATS if name != "MPO")
+    with open(path, "rb") as file:
+        head = file.read(4)
+    for signature, name in SIGNATURES.items():
+        if head.startswith(signature) and not isinstance(error, Image.DecompressionBombError):
+            return f"{path} is a damaged or incomplete {name} file"
     if isinstance(error, Image.DecompressionBombError):
         return f"{path} has too many pixels; it must have at most {MOST_PIXELS}"
-    return f"{path} is not an image that can be read; {names} files can"
+    return f"{path} is not an image that can be read; {', '.join(FORMATS)} files can"

@@ -12,6 +12,7 @@ from models.load import DTYPES
 from models.pair import Pair
 from models.preprocessing import Processor
 from models.safetensors_files import SafetensorsSource, read_json
+from models.text_inputs import tokenizer_of_pair
 from models.vision import VisionTower
 from models.vision_config import PairConfig, VisionConfig
 from models.wording import one_line, shown
@@ -25,7 +26,8 @@ class LoadedVision:
     sizes, as `processor(PIL image)` makes them.
     classify(params, images) -> f32 [B, labels]; None without a classifier.
     Of a pair, else None: image_features(params, images) -> [B, features];
-    text_features(params, ids) -> [B, features], ids i32 [B, L] from `tokenize(texts)`;
+    text_features(params, ids) -> [B, features], ids i32 [B, L] from `tokenize(texts)`
+    (None without a vocabulary in the directory);
     logits(params, image_features, text_features) -> f32 [images, texts];
     scores(params, logits) -> f32 [images, texts], from 0 to 1.
     """
@@ -62,7 +64,8 @@ def load_vision(name_or_path, *, dtype="float32", implementation=None):
             raise ValueError(f"{folder} is a file; a vision model is a directory with config.json")
         config, table, source = _read(folder)
         processor = _processor(folder, config)
-        tokenize = _tokenize(folder, config)
+        pair = isinstance(config, PairConfig)
+        tokenize = tokenizer_of_pair(folder, config) if pair else None
     except ValueError as error:
         where = "" if str(folder) in str(error) else f"{folder}: "
         raise ValueError(where + one_line(error)) from None
@@ -129,7 +132,3 @@ def _processor(folder, config):
     if path.is_file():
         return preprocessing.from_hf(read_json(path))
     return preprocessing.default(config.vision if isinstance(config, PairConfig) else config)
-
-
-def _tokenize(folder, config):
-    return None
