@@ -1,14 +1,12 @@
 """Every vision family against transformers (golden/make_vision.py says how)."""
 
-import json
-
 import jax
 import models_support as support
 import numpy as np
 import pytest
 import vision as tiny
 from flax import nnx
-from safetensors.numpy import save_file
+from vision_support import SHAPES, jitted, write
 
 import models
 from models import vision_weights
@@ -16,23 +14,10 @@ from models.pair import Pair
 from models.vision_config_hf import from_hf
 from models.weights import fill
 
-SHAPES = json.loads((support.GOLDEN / "vision_shapes.json").read_text())
 CASES = [(name, size) for name in tiny.MODELS for size in tiny.SIZES[name]]
 PAIRS = [name for name, raw in tiny.MODELS.items() if "text_config" in raw]
 # float32 in another order of additions, of values of spread 1 to 30.
 CLOSE = {"rtol": 2e-5, "atol": 1e-4}
-
-
-def jitted(function):
-    return jax.jit(function, compiler_options=support.HURRY)
-
-
-def write(folder, name):
-    """A Hugging Face directory of the tiny model `name`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(tiny.MODELS[name]))
-    save_file(tiny.weights(name, SHAPES[name]), folder / "model.safetensors")
-    return folder
 
 
 @pytest.fixture(scope="module")
