@@ -100,6 +100,11 @@ def _zero_shot(loaded: Any, labels: list[str], template: str, model: str) -> tup
     if loaded.tokenize is None:
         raise ValueError(f"{model} has no tokenizer.json, which --labels needs")
     ids = loaded.tokenize([template.replace("{}", label) for label in labels])
+    if len({row.tobytes() for row in ids}) < len(labels):
+        raise ValueError(
+            "--labels: several become the same tokens; a text is cut at "
+            f"{ids.shape[1]} tokens, and --template {template!r} counts too"
+        )
     texts = jax.jit(loaded.text_features)(loaded.params, ids)
 
     @jax.jit

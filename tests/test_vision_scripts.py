@@ -155,6 +155,7 @@ ERRORS = [
     (classify, [PHOTO, "--model", "dinov2"], "has no classifier: it can be used with"),
     (classify, [PHOTO, "--model", "clip", "--labels", "a,,b"], "--labels must be texts with"),
     (classify, [PHOTO, "--model", "clip", "--labels", "a,a"], "--labels must differ"),
+    (classify, [PHOTO, "--model", "clip", "--labels", "a,b"], "a text is cut at 12 tokens"),
     (classify, [PHOTO, "--model", "vit", "--top", "0"], "--top must be at least 1, got 0"),
     (classify, [PHOTO, "--model", "vit", "--template", "{}"], "--template needs --labels"),
     (classify, [PHOTO, "--model", "clip", "--labels", "a", "--template", "x"], "must hold {}"),
