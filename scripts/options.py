@@ -131,15 +131,21 @@ def load_model(args: argparse.Namespace, mesh: Any = None) -> Any:
     import models
 
     use_compilation_cache()
-    backend = _backend()
-    needed = {"mosaic": "tpu", "triton": "gpu"}.get(args.implementation, backend)
-    if backend != needed:
-        raise ValueError(
-            f"--implementation {args.implementation} needs a {needed.upper()}, "
-            f"and JAX runs on: {backend}"
-        )
+    backend = check_implementation(args.implementation)
     dtype = args.dtype or ("float32" if backend == "cpu" else "bfloat16")
     return models.load(args.model, dtype=dtype, implementation=args.implementation, mesh=mesh)
+
+
+def check_implementation(implementation: str | None) -> str:
+    """The platform JAX runs on. ValueError if the attention target does not run there."""
+    backend = _backend()
+    needed = {"mosaic": "tpu", "triton": "gpu"}.get(implementation, backend)
+    if backend != needed:
+        raise ValueError(
+            f"--implementation {implementation} needs a {needed.upper()}, "
+            f"and JAX runs on: {backend}"
+        )
+    return backend
 
 
 def _backend() -> str:
@@ -175,7 +181,7 @@ def use_compilation_cache() -> None:
 
 
 def compilation_cache_folder() -> Path:
-    from models.smollm2 import cache_folder
+    from models.packaged import cache_folder
 
     return cache_folder() / "compiled"
 
