@@ -95,6 +95,9 @@ def _block(entries, source, shape, dtype, index=None):
 def _read(source, name, entry, whole, cut):
     """What a tensor gives to a block. `whole` is the shape of all that it fills, `cut` the range
     that is wanted of the one axis that is split, if any: axis -> (low, high)."""
+    if not cut and entry.copies == 1:
+        tensor = source.read(name)
+        return deinterleave(tensor, entry.interleaved) if entry.interleaved else tensor
     [(axis, (low, high))] = cut.items() or [(0, (0, whole[0]))]
     if axis > 0:  # an axis of the tensor itself
         return source.read(name, (slice(None),) * axis + (slice(low, high),))
